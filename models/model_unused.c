@@ -28,7 +28,7 @@ static bool ends_with(const char *s, const char *end)
 static bool is_known_buffer(const char *name)
 {
     static const char *const ends[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias",
-                                        ".attn.masked_bias" };
+                                        ".attn.masked_bias", ".attn.causal_mask" };
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (ends_with(name, ends[i])) return true;
     return false;

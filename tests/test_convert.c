@@ -54,19 +54,21 @@ static const family_case family_cases[] = {
     { "granite", 0, true },     { "bamba", 1e-6, true },   { "starcoder2", 0, true }, { "granitemoehybrid", 1e-6, true },
     { "gemma", 0, true },       { "smollm3", 0, true },    { "olmo", 0, true },       { "seed_oss", 0, true },
     { "ernie4_5", 0, true },    { "stablelm", 0, true },   { "cohere", 0, true },     { "lfm2", 0, true },
-    { "olmo2", 0, true },       { "olmo3", 0, true },      { "exaone4", 0, true },    { "glm4", 0, true },        { "cohere2_four", 0, true }, { "chatglm", 0, true },
+    { "olmo2", 0, true },       { "olmo3", 0, true },      { "exaone4", 0, true },    { "glm4", 0, true },
+    { "cohere2_four", 0, true }, { "chatglm", 0, true },   { "falcon", 0, true },     { "falcon-new", 0, true },
+    { "exaone", 0, true },      { "phi", 0, true },
     { "internlm3", 0, true },   { "gemma2", 0, true },     { "phi4_mini", 1e-6, false },
 };
 
-/* Keys of the golden files that ours say otherwise, or do not have: lengths that llama.cpp makes up, a scaling of "none", what is the
- * tokenizer's. */
+/* Keys of the golden files that ours say otherwise, or do not have: lengths that llama.cpp makes up, a scaling of "none", what is said
+ * twice, what is about a tokenizer that is not there. */
 static bool is_other(const char *key)
 {
     static const char *const others[] = { "granitehybrid.context_length", "chatglm.context_length", "command-r.rope.scaling.type",
-                                          "cohere2.rope.scaling.type", "tokenizer.ggml.add_bos_token" };
+                                          "cohere2.rope.scaling.type", "exaone.attention.layer_norm_epsilon" };
     for (int i = 0; i < N_ELEMENTS(others); i++)
         if (strcmp(key, others[i]) == 0) return true;
-    return false;
+    return strncmp(key, "tokenizer.", 10) == 0;
 }
 
 static void same_value(const family_case *c, const char *key, const speci_gguf_value *a, const speci_gguf_value *b)
@@ -211,6 +213,10 @@ static void variants(void **state)
         { "cohere2", "{\"logit_scale\": 0.25}" }, /* every third layer, which we write down */
         { "cohere2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\"], \"sliding_window\": 7}" },
         { "olmo3", "{\"layer_types\": null, \"sliding_window\": 7}" },
+        { "gemma", "{\"hidden_act\": \"gelu\"}" }, /* which means its tanh form */
+        { "falcon", "{\"rope_theta\": 500.0, \"num_kv_heads\": null}" },
+        { "exaone", "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2.0}}" },
+        { "phi", "{\"partial_rotary_factor\": 1.0, \"rope_theta\": 500.0}" },
     };
     for (int i = 0; i < N_ELEMENTS(cases); i++) {
         char from[512], base[64];
@@ -391,6 +397,31 @@ static void tokenizers(void **state)
     }
 }
 
+/* A tokenizer with other splits than those that stand in the folder. */
+static void other_splits(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    static const char changes[] =
+        "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Punctuation\", \"behavior\": \"Contiguous\"}, "
+        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true}, {\"type\": \"Split\", \"pattern\": "
+        "{\"Regex\": \"[0-9][0-9][0-9]\"}, \"behavior\": \"Isolated\", \"invert\": false}]}}"; /* Falcon's */
+    char base[64];
+    char *json = support_json_with(GOLDEN "/tokenizers/gpt2-style", "tokenizer.json", changes);
+    const variant_file changed = { "tokenizer.json", json };
+    support_variant(base, GOLDEN "/tokenizers/gpt2-style", &changed, 1);
+    spec_tokenizer *t = NULL;
+    OK(spec_tokenizer_open(&t, base, NULL));
+    spec_tokenizer *g = written(t);
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) same_ids(t, g, texts[k], 0, "falcon");
+    spec_tokenizer_close(g);
+    spec_tokenizer_close(t);
+    free(json);
+    support_variant_remove(base);
+}
+
 /* A whole model: the text that it goes on with, end tokens, chat template. */
 static void model_with_text(void **state)
 {
@@ -495,6 +526,10 @@ static void refusals(void **state)
     snprintf(from, sizeof from, "%s/odd", dir);
     refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
     refuse(GOLDEN "/gemma3", &p, SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files of Gemma 3 with these sizes mean 16");
+    refuse_changed("llama2", "{\"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\", for which GGUF files of llama have no key");
+    refuse_changed("falcon", "{\"activation\": \"relu\"}", "activation is \"relu\", for which GGUF files of falcon have no key");
+    refuse_changed("falcon", "{\"bias\": true}", "bias is true, but GGUF files of Falcon");
+    refuse_changed("falcon", "{\"parallel_attn\": false}", "parallel_attn is false, but GGUF files of Falcon");
     refuse_changed("gemma2", "{\"query_pre_attn_scalar\": 24}", "query_pre_attn_scalar is 24, but GGUF files of Gemma 2 with these sizes mean 16");
     refuse_changed("gemma2", "{\"attn_logit_softcapping\": 1234}", "attn_logit_softcapping is null, but GGUF files of Gemma 2");
     refuse_changed("gemma2", "{\"final_logit_softcapping\": 1234}", "final_logit_softcapping is null, but GGUF files of Gemma 2");
@@ -637,7 +672,7 @@ static void threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits),
                                         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);

@@ -52,6 +52,8 @@ static const family_case family_cases[] = {
     { "olmo2", "olmo2", N_IDS, true },           { "olmo3", "olmo3", N_IDS, true },
     { "exaone4", "exaone4", N_IDS, true },       { "glm4", "glm4", N_IDS, true },
     { "cohere2_four", "cohere2", N_IDS, true }, { "chatglm", "glm", HIDDEN, true },
+    { "exaone", "exaone", N_IDS, true },         { "phi", "phi", N_IDS, true },
+    { "falcon", "falcon", N_IDS, true },         { "falcon-new", "falcon", N_IDS, true },
     { "cohere", "cohere", N_IDS, true },         { "lfm2", "lfm2", N_IDS, true },         { "internlm3", "llama", N_IDS, true },
 };
 
@@ -96,6 +98,78 @@ static void families(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof family_cases / sizeof *family_cases; i++) check_family(&family_cases[i], family_cases[i].name);
     check_family(&(family_case){ "chatglm", "glm", N_IDS, true }, "chatglm_first"); /* the same weights in ChatGLM's layout */
+}
+
+/* --- q, k and v in one tensor, as the first files of Phi-2 have them --- */
+
+static void put_values(gguf_bytes *data, const model_checkpoint *c, const char *name)
+{
+    const model_tensor *t = speci_checkpoint_find(c, name);
+    assert_non_null(t);
+    OK(speci_checkpoint_load(c, t));
+    gguf_put(data, t->data, t->bytes);
+}
+
+/* The tensor, or for q all three under one name; k and v are there already. */
+static void put_joined(gguf_bytes *b, gguf_bytes *data, const model_checkpoint *c, const model_tensor *t)
+{
+    char name[64], *at;
+    snprintf(name, sizeof name, "%s", t->name);
+    const bool joined = (at = strstr(name, ".attn_q.")) != NULL;
+    const uint64_t rows = (uint64_t)t->dim[0] * (joined ? 3 : 1), dims[2] = { t->n_dim == 2 ? (uint64_t)t->dim[1] : rows, rows };
+    if (strstr(name, ".attn_k.") || strstr(name, ".attn_v.")) return;
+    gguf_pad(data, 32);
+    const size_t offset = data->n;
+    put_values(data, c, name);
+    for (const char *other = "kv"; joined && *other; other++) at[6] = *other, put_values(data, c, name);
+    if (joined) snprintf(at, 32, ".attn_qkv.%s", t->n_dim == 2 ? "weight" : "bias");
+    gguf_tensor(b, name, (uint32_t)t->n_dim, dims, 0, offset);
+}
+
+static void make_joined(const char *from)
+{
+    enum { N_LAYER = 2, FEWER = 2 * 2 }; /* weights and biases of k and v in each layer */
+    gguf_bytes b = { 0 }, data = { 0 };
+    model_checkpoint *c;
+    size_t n;
+    OK(speci_checkpoint_open(&c, from, NULL));
+    const model_tensor *t = speci_checkpoint_tensors(c, &n);
+    gguf_head(&b, 3, n - N_LAYER * FEWER, 9);
+    gguf_text(&b, "general.architecture", "phi2");
+    gguf_u32(&b, "phi2.block_count", N_LAYER);
+    gguf_u32(&b, "phi2.context_length", 256);
+    gguf_u32(&b, "phi2.embedding_length", 32);
+    gguf_u32(&b, "phi2.feed_forward_length", 128);
+    gguf_u32(&b, "phi2.attention.head_count", 4);
+    gguf_u32(&b, "phi2.attention.head_count_kv", 4);
+    gguf_u32(&b, "phi2.rope.dimension_count", 4);
+    gguf_f32(&b, "phi2.attention.layer_norm_epsilon", 1e-5f);
+    for (size_t i = 0; i < n; i++) put_joined(&b, &data, c, &t[i]);
+    speci_checkpoint_close(c);
+    gguf_pad(&b, 32);
+    gguf_put(&b, data.data, data.n);
+    FILE *f = fopen(file, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(b.data, 1, b.n, f), b.n);
+    fclose(f);
+    free(b.data);
+    free(data.data);
+}
+
+static void joined_phi(void **state)
+{
+    (void)state;
+    int32_t ids[N_IDS];
+    for (int32_t i = 0; i < N_IDS; i++) ids[i] = (7 * i + 3) % 96;
+    float *rows = calloc((size_t)2 * N_IDS * 96, sizeof *rows);
+    make_joined(GOLDEN "/gguf/phi.gguf");
+    spec_model *m = support_model(backend, file, SPEC_DTYPE_F32), *apart = open_case("gguf/phi", ".gguf");
+    by_steps(m, ids, N_IDS, rows, 96);
+    by_steps(apart, ids, N_IDS, rows + N_IDS * 96, 96);
+    assert_memory_equal(rows, rows + N_IDS * 96, (size_t)N_IDS * 96 * sizeof *rows);
+    spec_model_close(m);
+    spec_model_close(apart);
+    free(rows);
 }
 
 /* --- types of blocks --- */
@@ -539,7 +613,7 @@ static int close_backend(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families),    cmocka_unit_test(types),    cmocka_unit_test(unlike),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(joined_phi),    cmocka_unit_test(types),    cmocka_unit_test(unlike),
                                         cmocka_unit_test(older_table), cmocka_unit_test(without_glu), cmocka_unit_test(refusals), cmocka_unit_test(info),
                                         cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);

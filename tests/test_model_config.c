@@ -382,6 +382,7 @@ static void refused_keys(void **state)
                                           "seed_oss", "ministral", "smollm3", "olmo", "ernie4_5", "helium", "internlm3", "glm",
                                           "stablelm", "starcoder2", "cohere", "cohere2", "gemma3", "glm4", "exaone4", "olmo2", "olmo3",
                                           "phi", "gptj", "gpt_neox", "mamba", "mamba2", "bamba", "granitemoehybrid", "lfm2", "mambainllama",
+                                          "falcon", "falcon-new", "exaone", "codegen", "gpt_neox_japanese", "cwm",
                                           "mamba2-ssd", "mamba2-ssd-cfg", "mamba-ssm" };
     int n = 0;
     (void)state;

@@ -110,6 +110,7 @@ static void tensors(void **state)
         { "lm_head.bias", "{}", "lm_head.bias would count", NULL },
         { "model.embed_positions.weight", "{}", "model.embed_positions.weight would count", NULL },
         { "model.layers.0.self_attn.rotary_emb.inv_freq", "{}", NULL, NULL },
+        { "model.layers.0.attn.causal_mask", "{}", NULL, NULL },
         { "model.layers.0.self_attn.q_proj.lora_A.weight", "{}", NULL, "1 tensor not used, model.layers.0." },
         { "model.mtp.layers.0.norm.weight", "{}", NULL, "1 tensor not used" },
         { "mtp.norm.weight", "{}", NULL, "1 tensor not used" },
@@ -172,6 +173,9 @@ static void classes(void **state)
         { "llama2", "{\"architectures\": null}", NULL },
         { "llama2", "{\"architectures\": []}", NULL },
         { "gpt_neox", "{\"architectures\": [\"GPTNeoXForCausalLM\"]}", NULL },
+        { "exaone", "{\"architectures\": [\"LlamaForCausalLM\"]}", NULL },
+        { "exaone", "{\"architectures\": [\"Exaone4ForCausalLM\"]}", "Exaone4ForCausalLM" },
+        { "llama2", "{\"architectures\": [\"ExaoneForCausalLM\"]}", "ExaoneForCausalLM, but model_type is \"llama\"" },
         { "seed_oss", "{\"architectures\": [\"SeedOssForCausalLM\"]}", NULL },
         { "lfm2", "{\"architectures\": [\"Lfm2ForCausalLM\"]}", NULL },
     };
@@ -190,7 +194,7 @@ static void families(void **state)
         { "llama2", "{\"model_type\": \"x\", \"text_config\": {\"model_type\": \"y\", \"num_experts\": 4}}",
           "it wraps a text model of model_type y (text_config) that needs mixtures of experts, which is not supported" },
         { "llama2", "{\"model_type\": \"rwkv\", \"rescale_every\": 6}", "it needs time mixing (RWKV)" },
-        { "llama2", "{\"model_type\": \"falcon\"}", "docs/adding-a-model.md says how a family is added" },
+        { "llama2", "{\"model_type\": \"persimmon\"}", "docs/adding-a-model.md says how a family is added" },
         { "llama2", "{\"model_type\": \"t5\", \"is_encoder_decoder\": true}", "it needs encoder-decoder models" },
         { "llama2", "{\"model_type\": \"bloom\", \"alibi\": true}", "it needs linear position biases" },
     };

@@ -241,7 +241,7 @@ static void splits(void **state)
     }
     spec_tokenizer_close(t);
     speci_free(NULL, lines);
-    assert_int_equal(n_word, 15);
+    assert_int_equal(n_word, 16);
 }
 
 /* --- from a tokenizer.model --- */

@@ -17,7 +17,7 @@
 /* How weights stand in the file where that is not as Hugging Face has them. */
 typedef struct model_form {
     bool pairs_together; /* rows of q and k, which are apart from v: of each head 0, n / 2, 1, n / 2 + 1, .. */
-    bool qkv_in_order;   /* q, k and v of all heads one after the other, for families that have them head by head */
+    bool qkv_in_order;   /* q, k and v of all heads one after the other, for families that have them group by group */
     bool decays;         /* A itself, for log(-A) */
     bool norms;          /* weights of norms as they are used, for families that tell them above 1 */
 } model_form;

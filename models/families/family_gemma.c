@@ -13,7 +13,9 @@ static spec_status gemma_activation(model_config *c, model_transformer *t)
     SPEC_TRY(speci_config_string_or(c, &act, "hidden_activation", "gelu_pytorch_tanh"));
     if (strcmp(act, "gelu_pytorch_tanh") != 0)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: hidden_activation is \"%.60s\", expected gelu_pytorch_tanh", c->file, act);
-    if (t->act == SPEC_ACT_GELU) t->act = SPEC_ACT_GELU_TANH;
+    if (t->act != SPEC_ACT_GELU) return SPEC_OK;
+    t->act = SPEC_ACT_GELU_TANH;
+    speci_config_note(c, "hidden_act", json_null());
     return SPEC_OK;
 }
 

@@ -10,7 +10,8 @@ static const model_gguf *const rows[] = { &speci_gguf_llama, &speci_gguf_qwen2, 
                                           &speci_gguf_starcoder2, &speci_gguf_gemma, &speci_gguf_smollm3, &speci_gguf_olmo,
                                           &speci_gguf_seed_oss, &speci_gguf_ernie4_5, &speci_gguf_stablelm, &speci_gguf_command_r,
                                           &speci_gguf_lfm2, &speci_gguf_gemma2, &speci_gguf_gemma3,
-                                          &speci_gguf_olmo2, &speci_gguf_exaone4, &speci_gguf_glm4, &speci_gguf_cohere2, &speci_gguf_chatglm };
+                                          &speci_gguf_olmo2, &speci_gguf_exaone4, &speci_gguf_glm4, &speci_gguf_cohere2, &speci_gguf_chatglm,
+                                          &speci_gguf_falcon, &speci_gguf_exaone, &speci_gguf_phi2 };
 enum { N_ROW = sizeof rows / sizeof *rows, KEY_MAX = 128 };
 
 /* Keys that mean the same for all. */

@@ -89,6 +89,15 @@ static spec_status check_rope(const gguf_writing *w)
                       real(w, "rope_scaling.attention_factor"));
 }
 
+static spec_status check_activation(const gguf_writing *w)
+{
+    static const char key[] = "hidden_act";
+    const char *act = json_string_value(json_object_get(w->taken, key));
+    if (!act) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s is \"%.60s\", for which GGUF files of %s have no key: they mean another", w->config->file,
+                      speci_config_said(w->config, key), act, w->row->architecture);
+}
+
 spec_status speci_gguf_put_layers(gguf_writing *w)
 {
     char key[KEY_MAX];
@@ -174,7 +183,8 @@ static void transform(const gguf_writing *w, gguf_stored *t)
 {
     const model_form *form = &w->row->form;
     const bool q = has(t->name, ".attn_q."), k = has(t->name, ".attn_k.");
-    t->n_head = (int32_t)whole(w, k ? "num_key_value_heads" : "num_attention_heads");
+    t->n_kv_head = (int32_t)whole(w, "num_key_value_heads");
+    t->n_head = k ? t->n_kv_head : (int32_t)whole(w, "num_attention_heads");
     t->head_dim = (int32_t)whole(w, "head_dim");
     if (form->pairs_together && (q || k)) t->order = GGUF_PAIRS_TOGETHER;
     if (form->qkv_in_order && has(t->name, ".attn_qkv.")) t->order = GGUF_QKV_IN_ORDER;
@@ -184,7 +194,7 @@ static void transform(const gguf_writing *w, gguf_stored *t)
 
 static spec_status check_order(const gguf_writing *w, const gguf_stored *t)
 {
-    const int64_t n = (int64_t)t->n_head * t->head_dim * (t->order == GGUF_QKV_IN_ORDER ? 3 : 1);
+    const int64_t n = (int64_t)(t->n_head + (t->order == GGUF_QKV_IN_ORDER ? 2 * t->n_kv_head : 0)) * t->head_dim;
     if (t->order == GGUF_AS_THEY_ARE || (n > 0 && n == t->dim[0])) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT, "%s: tensor %s has %lld rows, but %s tells of %lld", t->from->file, t->from->name,
                       (long long)t->dim[0], w->config->file, (long long)n);
@@ -289,6 +299,7 @@ spec_status speci_gguf_plan(gguf_writing *w)
     for (size_t i = 0; i < n; i++) SPEC_TRY(plan_tensor(w, &t[i]));
     SPEC_TRY(plan_rope(w));
     SPEC_TRY(check_rope(w));
+    SPEC_TRY(check_activation(w));
     SPEC_TRY(speci_gguf_put_text(w->head, "general.architecture", w->row->architecture, strlen(w->row->architecture)));
     SPEC_TRY(put_keys(w));
     return w->row->write ? w->row->write(w) : SPEC_OK;

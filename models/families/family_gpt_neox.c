@@ -20,12 +20,15 @@ spec_status speci_family_gpt_neox(model_builder *b)
     };
     model_transformer t;
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
+    if (t.n_kv_head != t.n_head)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: num_key_value_heads is %d, expected as many as num_attention_heads, %d",
+                          b->config->file, t.n_kv_head, t.n_head);
     SPEC_TRY(speci_config_bool_or(b->config, &t.parallel, "use_parallel_residual", true));
     SPEC_TRY(speci_config_bool_or(b->config, &t.qkv_bias, "attention_bias", true));
     t.out_bias = t.qkv_bias;
     t.mlp_bias = true;
     t.norm = MODEL_NORM_LAYER;
-    t.qkv = MODEL_QKV_BY_HEAD;
+    t.qkv = MODEL_QKV_BY_GROUP;
     t.ungated = true;
     t.names = &names;
     return speci_transformer_build(b, &t, NULL);

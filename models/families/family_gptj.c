@@ -5,7 +5,7 @@
 
 static const model_transformer_names names = {
     .embed = "transformer.wte.weight", .head = "lm_head", .final_norm = "transformer.ln_f", .layers = "transformer.h",
-    .norm1 = "ln_1", .attention = "attn", .mlp = "mlp", .out = "out_proj", .up = "fc_in", .down = "fc_out",
+    .norm1 = "ln_1", .attention = "attn", .mlp = "mlp", .qkv = "qkv_proj", .out = "out_proj", .up = "fc_in", .down = "fc_out",
 };
 
 static spec_status read_sizes(model_config *c, model_transformer *t)
@@ -34,7 +34,10 @@ static spec_status read_rotary(model_config *c, model_transformer *t)
     return speci_config_agree_bool(c, "rotary", true);
 }
 
-static spec_status read_config(model_config *c, model_transformer *t)
+const model_transformer speci_gptj = { .norm = MODEL_NORM_LAYER, .mlp_bias = true, .head_bias = true, .ungated = true, .parallel = true,
+                                       .interleaved = true, .names = &names };
+
+spec_status speci_gptj_read(model_config *c, model_transformer *t)
 {
     static const char *const inert[] = { "attn_pdrop", "resid_pdrop", "embd_pdrop", "summary_activation",
                                          "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj" };
@@ -51,8 +54,7 @@ static spec_status read_config(model_config *c, model_transformer *t)
 
 spec_status speci_family_gptj(model_builder *b)
 {
-    model_transformer t = { .norm = MODEL_NORM_LAYER, .mlp_bias = true, .head_bias = true, .ungated = true, .parallel = true,
-                            .interleaved = true, .names = &names };
-    SPEC_TRY(read_config(b->config, &t));
+    model_transformer t = speci_gptj;
+    SPEC_TRY(speci_gptj_read(b->config, &t));
     return speci_transformer_build(b, &t, NULL);
 }

@@ -18,6 +18,7 @@ spec_status speci_family_phi(model_builder *b)
     t.qkv_bias = t.out_bias = t.mlp_bias = t.head_bias = true;
     t.norm = MODEL_NORM_LAYER;
     t.ungated = t.parallel = true;
+    if (speci_checkpoint_find(b->checkpoint, "model.layers.0.self_attn.qkv_proj.weight")) t.qkv = MODEL_QKV_FUSED; /* old GGUF files */
     names.final_norm = "model.final_layernorm", names.norm2 = NULL;
     names.out = "dense", names.up = "fc1", names.down = "fc2";
     t.names = &names;

@@ -17,9 +17,16 @@ static const char *behind_family(const char *name, const char *type)
     return name;
 }
 
+/* A family of other names whose class is another's: transformers saves EXAONE 3 so. */
+static bool is_borrowed(const char *name, const char *type)
+{
+    return strcmp(type, "exaone") == 0 && strcmp(name, "LlamaForCausalLM") == 0;
+}
+
 /* "Gemma3ForCausalLM" is the class of "gemma3_text". */
 static bool is_class_of(const char *name, const char *type)
 {
+    if (is_borrowed(name, type)) return true;
     static const char text[] = "_text";
     const size_t n = strlen(type), n_text = sizeof text - 1;
     char short_type[64];

@@ -30,20 +30,40 @@ spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, 
                                MODEL_HEAD_DIM_MAX);
 }
 
+/* Only another one than the class has by itself is noted: GGUF files have no key for it. */
+static spec_status read_activation(model_config *c, spec_activation *out, const char *fallback)
+{
+    static const char key[] = "hidden_act";
+    spec_activation usual;
+    const char *name;
+    SPEC_TRY(speci_config_string_or(c, &name, key, fallback));
+    SPEC_TRY(speci_activation(out, name, c->file));
+    SPEC_TRY(speci_activation(&usual, fallback, c->file));
+    if (*out != usual) speci_config_note(c, key, json_string(name));
+    return SPEC_OK;
+}
+
+static spec_status read_inner(model_config *c, model_transformer *t, int32_t times)
+{
+    static const char key[] = "intermediate_size";
+    const int64_t fallback = (int64_t)t->dim * times;
+    if (times == 0 || speci_config_has(c, key)) return speci_config_int(c, &t->n_inner, key, 1, MODEL_DIM_MAX);
+    if (fallback <= MODEL_DIM_MAX) return speci_config_int_or(c, &t->n_inner, key, (int32_t)fallback, 1, MODEL_DIM_MAX);
+    return speci_fail(SPEC_E_FORMAT, "%s: hidden_size is %d, too many for an MLP of %d times as many columns", c->file, t->dim, times);
+}
+
 spec_status speci_transformer_read(model_config *c, model_transformer *out, const model_transformer_defaults *d)
 {
-    const char *act;
     *out = (model_transformer){ 0 };
     SPEC_TRY(speci_config_int(c, &out->n_vocab, "vocab_size", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int(c, &out->dim, "hidden_size", 1, MODEL_DIM_MAX));
-    SPEC_TRY(speci_config_int(c, &out->n_inner, "intermediate_size", 1, MODEL_DIM_MAX));
+    SPEC_TRY(read_inner(c, out, d->n_inner_times));
     SPEC_TRY(speci_config_int(c, &out->n_layer, "num_hidden_layers", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int_or(c, &out->n_ctx, "max_position_embeddings", d->n_ctx, 1, INT32_MAX));
     SPEC_TRY(speci_transformer_read_heads(c, out, d));
     SPEC_TRY(speci_config_number_or(c, &out->eps, d->eps_key ? d->eps_key : "rms_norm_eps", d->eps, 0, 1));
     SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", d->tied));
-    SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", d->act ? d->act : "silu"));
-    SPEC_TRY(speci_activation(&out->act, act, c->file));
+    SPEC_TRY(read_activation(c, &out->act, d->act ? d->act : "silu"));
     SPEC_TRY(d->two_ropes ? speci_rope_read_two(c, &out->rope, &out->rope_sliding, &d->rope) : speci_rope_read(c, &out->rope, &d->rope));
     const int32_t n_scaled = speci_rope_positions(&out->rope); /* files keep the length before the scaling */
     if (n_scaled > out->n_ctx) out->n_ctx = n_scaled;
@@ -116,9 +136,7 @@ static spec_status qk_norms(model_builder *b, model_attention *a, const model_tr
     return speci_model_build_norm_weight(b, &a->k_norm, k.s, t->head_dim);
 }
 
-/* A head's rows in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
- * turn. Scores are the same for any order that queries and keys share. */
-static void pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
+void speci_pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
 {
     for (int32_t i = 0; i < head_dim; i++) from[i] = i >= n_rot ? i : i < n_rot / 2 ? 2 * i : 2 * i + 1 - n_rot;
 }
@@ -134,7 +152,7 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
     int32_t from[MODEL_HEAD_DIM_MAX], n_rot;
     if (t->interleaved || b->form.pairs_together) {
         SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
-        pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
+        speci_pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
         for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
     }
     return speci_model_build_stack(b, out, qkv, 3, qkv_in(t), t->qkv_bias, false);
@@ -144,33 +162,38 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
 static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
     const int32_t n_turning = t->n_head + t->n_kv_head, n_out = (n_turning + t->n_kv_head) * t->head_dim;
-    model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv), .n_out = n_out };
+    model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv), .n_out = n_out, .from = t->qkv_from, .n_from = n_out,
+                       .n_run = 1 };
     int32_t n_rot;
     if (!t->interleaved) return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
     SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
     int32_t *from = speci_alloc(b->model->allocator, (size_t)n_out, sizeof *from);
     if (!from) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < n_out; i += t->head_dim) {
-        pairs_apart(from + i, t->head_dim, i < n_turning * t->head_dim ? n_rot : 0);
+        speci_pairs_apart(from + i, t->head_dim, i < n_turning * t->head_dim ? n_rot : 0);
         for (int32_t k = 0; k < t->head_dim; k++) from[i + k] += i;
     }
-    all.from = from, all.n_from = n_out, all.n_run = 1;
+    all.from = from;
     const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
     speci_free(b->model->allocator, from);
     return status;
 }
 
-/* [q0 k0 v0 q1 k1 v1 ...] becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */
-static spec_status qkv_by_head(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+/* Of each group its heads of q, then k and v, becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */
+static void by_group(int32_t *from, const model_transformer *t)
 {
-    const int32_t n_run = 3 * t->n_head;
-    if (t->n_kv_head != t->n_head)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: num_key_value_heads is %d, expected as many as num_attention_heads, %d",
-                          b->config->file, t->n_kv_head, t->n_head);
+    const int32_t n_q = t->n_head / t->n_kv_head, n_run = n_q + 2;
+    for (int32_t h = 0; h < t->n_head; h++) *from++ = (h / n_q * n_run + h % n_q) * t->head_dim;
+    for (int32_t j = n_q; j < n_run; j++)
+        for (int32_t h = 0; h < t->n_kv_head; h++) *from++ = (h * n_run + j) * t->head_dim;
+}
+
+static spec_status qkv_by_group(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    const int32_t n_run = t->n_head + 2 * t->n_kv_head;
     int32_t *from = speci_alloc(b->model->allocator, (size_t)n_run, sizeof *from);
     if (!from) return SPEC_E_NOMEM;
-    for (int32_t j = 0; j < 3; j++)
-        for (int32_t h = 0; h < t->n_head; h++) from[j * t->n_head + h] = (3 * h + j) * t->head_dim;
+    by_group(from, t);
     const model_part all = { speci_namef("%s.%s", prefix, names_of(t)->qkv), n_run * t->head_dim, from, n_run, t->head_dim };
     const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
     speci_free(b->model->allocator, from);
@@ -181,7 +204,7 @@ static spec_status build_qkv(model_builder *b, model_linear *out, const model_tr
 {
     switch (t->qkv) {
     case MODEL_QKV_FUSED: return qkv_fused(b, out, t, prefix);
-    case MODEL_QKV_BY_HEAD: return b->form.qkv_in_order ? qkv_fused(b, out, t, prefix) : qkv_by_head(b, out, t, prefix);
+    case MODEL_QKV_BY_GROUP: return b->form.qkv_in_order ? qkv_fused(b, out, t, prefix) : qkv_by_group(b, out, t, prefix);
     default: return qkv_apart(b, out, t, prefix);
     }
 }

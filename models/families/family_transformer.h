@@ -28,8 +28,9 @@ typedef enum model_norm_parts {
     MODEL_NORM_LAYER_BARE   /* layer norm: neither */
 } model_norm_parts;
 
-/* q, k and v: three tensors, or one with all heads of q, then of k and of v, or one with [q; k; v] of each head. */
-typedef enum model_qkv { MODEL_QKV_APART, MODEL_QKV_FUSED, MODEL_QKV_BY_HEAD } model_qkv;
+/* q, k and v: three tensors, or one with all heads of q, then of k and of v, or one with, for each head of keys, the heads of q that
+ * read it, then its k and its v. */
+typedef enum model_qkv { MODEL_QKV_APART, MODEL_QKV_FUSED, MODEL_QKV_BY_GROUP } model_qkv;
 
 typedef struct model_transformer {
     int32_t dim, n_inner, n_layer, n_vocab, n_ctx;
@@ -42,6 +43,7 @@ typedef struct model_transformer {
     bool qk_norm_whole;        /* over all heads at once */
     bool bare;                 /* attention and MLP read the residual as it is */
     model_qkv qkv;
+    const int32_t *qkv_from;   /* fused: [rows] which row of the tensor is row i of [q | k | v]; NULL = row i */
     bool fused_mlp;            /* gate and up are one tensor */
     bool ungated;              /* the MLP is down(act(up x)) */
     int32_t qkv_in;            /* columns that q, k and v read; 0 = dim (qkv apart) */
@@ -59,6 +61,7 @@ typedef struct model_transformer {
 /* What differs between the configuration classes. */
 typedef struct model_transformer_defaults {
     int32_t n_ctx;       /* max_position_embeddings */
+    int32_t n_inner_times; /* intermediate_size by hidden_size; 0 = it must be said */
     int32_t n_kv_head;   /* num_key_value_heads; 0 = as many as heads. null means that in every class */
     int32_t head_dim;    /* head_dim; 0 = hidden_size / num_attention_heads */
     const char *eps_key; /* NULL = "rms_norm_eps" */
@@ -113,6 +116,14 @@ spec_status speci_transformer_build(model_builder *b, const model_transformer *t
 /* Gemma's hidden_activation: family_gemma.c; of family_gemma2.c and family_gemma3.c, which have names of tensors alike, too. */
 spec_status speci_gemma_one_activation(model_config *c, model_transformer *t);
 extern const model_transformer_names speci_gemma_names;
+
+/* A GPT-J config, and what it leaves to the family: family_gptj.c and family_codegen.c. */
+extern const model_transformer speci_gptj;
+spec_status speci_gptj_read(model_config *c, model_transformer *t);
+
+/* A head's rows [head_dim] in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
+ * turn. Scores are the same for any order that queries and keys share. */
+void speci_pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot);
 
 /* Reads a GLM config: family_glm.c and family_glm4.c. */
 spec_status speci_glm_read(model_config *c, model_transformer *t);

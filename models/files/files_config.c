@@ -87,6 +87,26 @@ void speci_config_note(const model_config *c, const char *key, json_t *value)
     json_decref(value);
 }
 
+static spec_status no_memory(const model_config *c) { return speci_fail(SPEC_E_NOMEM, "%s: out of memory", c->file); }
+
+spec_status speci_config_also(model_config *c, const char *key, const char *other)
+{
+    json_t *v = speci_config_take(c, other);
+    const json_t *have = json_object_get(c->root, key);
+    double x, y;
+    if (!v) return SPEC_OK;
+    if (have && !json_is_null(have)) {
+        if (json_equal(v, have) || (speci_json_number(v, &x) && speci_json_number(have, &y) && x == y)) return SPEC_OK;
+        return speci_fail(SPEC_E_FORMAT, "%s: %s%s is %s, but %s is %s", c->file, c->in, speci_config_said(c, key),
+                          speci_value_of(have).s, speci_config_said(c, other), speci_value_of(v).s);
+    }
+    if (!c->said && !(c->said = json_object())) return no_memory(c);
+    if (json_object_set_new(c->said, key, json_string(speci_config_said(c, other))) != 0 || json_object_set(c->root, key, v) != 0 ||
+        json_object_set(c->rest, key, v) != 0)
+        return no_memory(c);
+    return SPEC_OK;
+}
+
 static spec_status missing(const model_config *c, const char *key, const char *expected)
 {
     return speci_fail(SPEC_E_FORMAT, "%s: %s%s is missing, expected %s", c->file, c->in, speci_config_said(c, key), expected);

@@ -14,7 +14,7 @@ typedef struct model_config {
     char in[32];      /* "ssm_cfg." for an object inside the file, else "" */
     json_t *root;
     json_t *rest;     /* the keys not asked for yet */
-    json_t *said;     /* of a GGUF file: {key: what it is called there}, for messages; else NULL */
+    json_t *said;     /* {key: what the file calls it}, for messages; NULL: all by their own names */
     json_t *taken;    /* {key: value} of typed keys as a family took them, its defaults too; NULL = nobody wants to know. Borrowed */
 } model_config;
 
@@ -30,6 +30,10 @@ const char *speci_config_said(const model_config *c, const char *key);
 bool speci_config_has(const model_config *c, const char *key);     /* and is not null; not recorded */
 bool speci_config_present(const model_config *c, const char *key); /* even if null; not recorded */
 json_t *speci_config_take(model_config *c, const char *key);       /* borrowed, NULL if absent or null; recorded */
+
+/* A key under another name that the family's files have for it: from here on it is there as `key`, and messages call it `other`. Where a
+ * config has both, they must agree. */
+spec_status speci_config_also(model_config *c, const char *key, const char *other);
 
 /* For `taken`: what a key comes to that is more than its own value. Owns the value, of which NULL is none. */
 void speci_config_note(const model_config *c, const char *key, json_t *value);

@@ -24,13 +24,22 @@ static uint64_t bytes_of(const gguf_stored *t)
     return (uint64_t)(t->dim[0] * t->dim[1]) / t->type->n_value * t->type->bytes;
 }
 
+/* Which head of the source is head h of [q | k | v]. */
+static int64_t source_head(const gguf_stored *t, int64_t h)
+{
+    const int64_t n_q = t->n_head / t->n_kv_head, n_run = n_q + 2;
+    if (h < t->n_head) return h / n_q * n_run + h % n_q;
+    const int64_t kv = h - t->n_head;
+    return kv % t->n_kv_head * n_run + n_q + kv / t->n_kv_head;
+}
+
 /* Which row of the source. */
 static int64_t source_row(const gguf_stored *t, int64_t row)
 {
     const int64_t dim = t->head_dim, h = dim ? row / dim : 0, r = dim ? row % dim : 0;
     switch (t->order) {
     case GGUF_PAIRS_TOGETHER: return h * dim + r / 2 + (r % 2 ? dim / 2 : 0);
-    case GGUF_QKV_IN_ORDER: return (h % t->n_head * 3 + h / t->n_head) * dim + r;
+    case GGUF_QKV_IN_ORDER: return source_head(t, h) * dim + r;
     default: return row;
     }
 }

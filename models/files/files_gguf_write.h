@@ -10,7 +10,7 @@ enum { GGUF_NAME_MAX = 64 }; /* with its zero: as ggml has it */
 typedef enum gguf_order { /* of rows, against the source's */
     GGUF_AS_THEY_ARE,
     GGUF_PAIRS_TOGETHER, /* of each head 0, n / 2, 1, n / 2 + 1, .. */
-    GGUF_QKV_IN_ORDER    /* q of all heads, then k, then v; the source has them head by head */
+    GGUF_QKV_IN_ORDER    /* q of all heads, then k, then v; the source has for each head of keys its heads of q, k and v */
 } gguf_order;
 
 typedef enum gguf_map { GGUF_SAME, GGUF_MINUS_EXP, GGUF_PLUS_ONE } gguf_map; /* of each value */
@@ -24,7 +24,7 @@ typedef struct gguf_stored {
     int64_t dim[2];    /* rows first; of a vector dim[1] is 1 */
     const gguf_type *type;
     gguf_order order;
-    int32_t n_head, head_dim; /* for an order */
+    int32_t n_head, n_kv_head, head_dim; /* for an order */
     gguf_map map;
 } gguf_stored;
 

@@ -25,6 +25,8 @@
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES
 #define SENTENCES " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* Punctuation, contiguous: ASCII's includes symbols. */
+#define MARKS "[\\p{P}$+<=>^`|~]+"
 
 typedef struct pre_row {
     const char *names;       /* words, with a space between */
@@ -36,6 +38,7 @@ typedef struct pre_row {
 
 static const pre_row pres[] = {
     { "default", { "[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]" }, false, false, false },
+    { "falcon", { MARKS, GPT2, "[0-9][0-9][0-9]" }, false, false, false },
     { "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2", { WORDS("\\p{N}{1,3}") }, false, true, true },
     { "dbrx smaug-bpe chatglm-bpe", { WORDS("\\p{N}{1,3}") }, false, false, false },
     { "glm4", { WORDS("\\p{N}{1,3}") }, false, true, false },
@@ -45,7 +48,7 @@ static const pre_row pres[] = {
       true, false, false },
     { "gpt-2 phi-2 jais exaone4", { GPT2 }, false, false, false },
     { "mpt olmo", { GPT2 }, true, false, false },
-    { "smollm starcoder refact codeshell", { "\\p{N}", GPT2 }, false, false, false },
+    { "smollm starcoder refact codeshell exaone", { "\\p{N}", GPT2 }, false, false, false },
     { "command-r", { "\\p{N}", GPT2 }, true, false, false },
     { "tekken", { CASED("", "\\p{N}") }, false, true, true },
     { "gpt-4o llama4 kanana2", { CASED(CONTRACTIONS "?", "\\p{N}{1,3}") }, false, false, false },
@@ -103,6 +106,9 @@ static void find_splits(splits *s, const json_t *json)
         const char *behavior = text_at(json, "behavior");
         const bool plain = behavior && strcmp(behavior, "Isolated") == 0 && !json_is_true(json_object_get(json, "invert"));
         add_split(s, plain ? text_at(json_object_get(json, "pattern"), "Regex") : NULL);
+    } else if (strcmp(type, "Punctuation") == 0) {
+        const char *behavior = text_at(json, "behavior");
+        add_split(s, behavior && strcmp(behavior, "Contiguous") == 0 ? MARKS : NULL);
     } else if (strcmp(type, "Digits") == 0) {
         add_split(s, json_is_true(json_object_get(json, "individual_digits")) ? "\\p{N}" : NULL);
     } else if (strcmp(type, "ByteLevel") == 0) {

@@ -57,7 +57,43 @@ def llama(kind, extra=None, bias=(), more=None):
     return {"model_type": kind, **LLAMA, **(extra or {})}, t
 
 
+def stack(layers, h, norms, matrices, embed, extra):
+    """Layer norms, and matrices below the first layer."""
+    t = {embed + ".weight": (4, h), **extra}
+    for n in norms:
+        t.update({n + ".weight": (h,), n + ".bias": (h,)})
+    t.update({layers + n + ".weight": (o, i) for n, o, i in matrices})
+    return t
+
+
+def fused_cases():
+    """q, k and v in one tensor, in orders of their own."""
+    p = "transformer.h.0."
+    yield "falcon", {"model_type": "falcon", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "num_kv_heads": 2,
+                     "vocab_size": 4, "new_decoder_architecture": True, "ffn_hidden_size": 8, "alibi": False}, stack(
+        p, 16, (p + "ln_attn", p + "ln_mlp", "transformer.ln_f"),
+        (("self_attention.query_key_value", 32, 16), ("self_attention.dense", 16, 16), ("mlp.dense_h_to_4h", 8, 16),
+         ("mlp.dense_4h_to_h", 16, 8)), "transformer.word_embeddings", {})
+    yield "codegen", {"model_type": "codegen", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_inner": 4, "rotary_dim": 2, "vocab_size": 4}, stack(
+        p, 8, (p + "ln_1", "transformer.ln_f"), (("attn.qkv_proj", 24, 8), ("attn.out_proj", 8, 8), ("mlp.fc_in", 4, 8), ("mlp.fc_out", 8, 4)),
+        "transformer.wte", {p + "mlp.fc_in.bias": (4,), p + "mlp.fc_out.bias": (8,), "lm_head.weight": (4, 8), "lm_head.bias": (4,)})
+    p = "gpt_neox_japanese.layers.0."
+    yield "gpt_neox_japanese", {"model_type": "gpt_neox_japanese", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+                                "intermediate_multiple_size": 1, "vocab_size": 4}, stack(
+        p, 8, (p + "input_layernorm", p + "post_attention_layernorm", "gpt_neox_japanese.final_layer_norm"),
+        (("attention.query_key_value", 24, 8), ("attention.dense", 8, 8), ("mlp.dense_h_to_4h", 8, 8), ("mlp.dense_4h_to_h", 8, 8)),
+        "gpt_neox_japanese.embed_in", {p + "attention.dense_bias": (8,)})
+
+
 def cases():
+    yield from fused_cases()
+    p = "transformer.h.0."
+    yield "exaone", {"model_type": "exaone", "hidden_size": 4, "intermediate_size": 4, "num_layers": 1, "num_attention_heads": 2,
+                     "num_key_value_heads": 1, "vocab_size": 4, "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5,
+                     "activation_function": "silu"}, {
+        "transformer.wte.weight": (4, 4), "transformer.ln_f.weight": (4,), p + "ln_1.weight": (4,), p + "ln_2.weight": (4,),
+        **{f"{p}attn.attention.{n}_proj.weight": (r, 4) for n, r in (("q", 4), ("k", 2), ("v", 2), ("out", 4))},
+        **{f"{p}mlp.{n}.weight": (4, 4) for n in ("c_fc_0", "c_fc_1", "c_proj")}}
     yield "llama3", *llama("llama", {"rope_theta": 5e5, "rope_scaling": {
         "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
         "original_max_position_embeddings": 32}})

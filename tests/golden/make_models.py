@@ -131,8 +131,55 @@ def shapes_neox(c):
     return t
 
 
+def shapes_falcon(c):
+    """Norms by what the class makes of the flags."""
+    h, nh, t = c["hidden_size"], c["num_attention_heads"], {}
+    hd, new, ff = h // nh, c.get("new_decoder_architecture", False), c.get("ffn_hidden_size") or 4 * h
+    kv = c.get("num_kv_heads") or nh if new else 1 if c.get("multi_query", True) else nh
+    tied, bias, parallel = c.get("tie_word_embeddings", True), c.get("bias", False), new or c.get("parallel_attn", True)
+    two = new and c.get("num_ln_in_parallel_attn", 2) == 2
+    t["transformer.word_embeddings.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+
+    def norm(name):
+        t[name + ".weight"], t[name + ".bias"] = ((h,), "norm"), ((h,), "bias")
+    for i in range(c["num_hidden_layers"]):
+        p = f"transformer.h.{i}."
+        for name in ("ln_attn", "ln_mlp") if two else ("input_layernorm",) if parallel else ("input_layernorm", "post_attention_layernorm"):
+            norm(p + name)
+        for name, shape, gain in (("self_attention.query_key_value", ((nh + 2 * kv) * hd, h), QK), ("self_attention.dense", (h, h), LIN),
+                                  ("mlp.dense_h_to_4h", (ff, h), LIN), ("mlp.dense_4h_to_h", (h, ff), "3")):
+            t[p + name + ".weight"] = shape, gain
+            if bias:
+                t[p + name + ".bias"] = shape[:1], "bias"
+    norm("transformer.ln_f")
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
+def shapes_neox_japanese(c):
+    h, t, p = c["hidden_size"], {}, "gpt_neox_japanese."
+    tied, ff = c.get("tie_word_embeddings", True), h * c.get("intermediate_multiple_size", 4)
+    t[p + "embed_in.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+
+    def norm(name):
+        t[name + ".weight"], t[name + ".bias"] = ((h,), "norm"), ((h,), "bias")
+    for i in range(c["num_hidden_layers"]):
+        q = f"{p}layers.{i}."
+        norm(q + "input_layernorm")
+        norm(q + "post_attention_layernorm")
+        for name, shape, gain in (("attention.query_key_value", (3 * h, h), QK), ("attention.dense", (h, h), LIN),
+                                  ("mlp.dense_h_to_4h", (ff, h), LIN), ("mlp.dense_4h_to_h", (h, ff), "3")):
+            t[q + name + ".weight"] = shape, gain
+    t[f"{p}layers.{c['num_hidden_layers'] - 1}.attention.dense_bias"] = (h,), "bias"
+    norm(p + "final_layer_norm")
+    if not tied:
+        t["embed_out.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
 # What the other dense transformers have. norms: the tensors of a norm; second: is there a norm of the MLP; mlp: gate and up
-# one by one ("glu"), in one tensor ("fused"), or names of an MLP without a gate.
+# one by one ("glu"), in one tensor ("fused"), or the names of an MLP's tensors, the last of which is down.
 DENSE = {
     "olmo": dict(norms="", mlp="glu"), "ernie4_5": dict(norms="w", mlp="glu"), "helium": dict(norms="w", mlp="glu"),
     "internlm3": dict(norms="w", mlp="glu"), "glm": dict(norms="w", mlp="fused"), "stablelm": dict(norms="wb", mlp="glu"),
@@ -141,6 +188,10 @@ DENSE = {
     "phi": dict(norms="wb", mlp=("fc1", "fc2"), second=False, head_bias=True, out="dense", final="model.final_layernorm"),
     "gptj": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
                  layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte"),
+    "codegen": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
+                    layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte", qkv="qkv_proj"),
+    "exaone": dict(norms="w", mlp=("c_fc_0", "c_fc_1", "c_proj"), out="out_proj", final="transformer.ln_f", layers="transformer.h",
+                   first="ln_1", second_name="ln_2", attention="attn.attention", embed="transformer.wte"),
     # layer_norms: names of norms in front of branches and behind them; qk: norms of each head, or over all heads
     **{kind: dict(norms="w", mlp="glu", **qk, layer_norms=(
         "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"))
@@ -155,7 +206,7 @@ DENSE = {
 def dense_biases(c):
     """Of q, k and v; of the output; of the MLP."""
     kind = c["model_type"]
-    if kind in ("phi", "gptj"):
+    if kind in ("phi", "gptj", "codegen"):
         return kind == "phi", kind == "phi", True
     if kind in ("starcoder2", "ernie4_5"):
         return (c.get("use_bias", kind == "starcoder2"),) * 3
@@ -182,26 +233,29 @@ def shapes_dense(c):
         if "b" in s["norms"]:
             t[name + ".bias"] = (h,), "bias"
     t[s.get("embed", "model.embed_tokens") + ".weight"] = (n, h), "tied" if tied else "emb"
-    for i in range(c.get("num_hidden_layers", c.get("n_layer"))):
+    for i in range(c.get("num_hidden_layers", c.get("n_layer", c.get("num_layers")))):
         p = f"{s.get('layers', 'model.layers')}.{i}."
         for name in s.get("layer_norms", (s.get("first", "input_layernorm"),)):
             norm(p + name)
         if "qk" in s:
             for name, heads in (("q", nh), ("k", kv)):
                 t[p + f"self_attn.{name}_norm.weight"] = (hd * (heads if s["qk"] == "whole" else 1),), "norm"
-        for name, rows, gain in (("q", nh, QK), ("k", kv, QK), ("v", kv, LIN)):
+        if "qkv" in s:
+            linear(p + s["attention"] + "." + s["qkv"], (nh + 2 * kv) * hd, h, QK, qkv_bias)
+        for name, rows, gain in (("q", nh, QK), ("k", kv, QK), ("v", kv, LIN)) if "qkv" not in s else ():
             linear(p + s.get("attention", "self_attn") + f".{name}_proj", rows * hd, h, gain, qkv_bias)
         linear(p + s.get("attention", "self_attn") + "." + s.get("out", "o_proj"), h, nh * hd, LIN, out_bias)
         if s.get("second", True) and not c.get("use_parallel_residual") and "layer_norms" not in s:
-            norm(p + "post_attention_layernorm")
+            norm(p + s.get("second_name", "post_attention_layernorm"))
         if s["mlp"] == "glu":
             mlp(t, p + "mlp.", h, ff, mlp_bias)
         elif s["mlp"] == "fused":
             linear(p + "mlp.gate_up_proj", 2 * ff, h, LIN, mlp_bias)
             linear(p + "mlp.down_proj", h, ff, LIN, mlp_bias)
         else:
-            linear(p + "mlp." + s["mlp"][0], ff, h, LIN, mlp_bias)
-            linear(p + "mlp." + s["mlp"][1], h, ff, "3", mlp_bias)
+            for name in s["mlp"][:-1]:
+                linear(p + "mlp." + name, ff, h, LIN, mlp_bias)
+            linear(p + "mlp." + s["mlp"][-1], h, ff, "3" if len(s["mlp"]) == 2 else LIN, mlp_bias)
     norm(s.get("final", "model.norm"))
     if not tied:
         t["lm_head.weight"] = (n, h), HEAD
@@ -405,7 +459,7 @@ class Case:
 
 
 SHAPES = {"llama": shapes_llama, "dense": shapes_dense, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
-          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2}
+          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2, "falcon": shapes_falcon, "neox_japanese": shapes_neox_japanese}
 
 
 def tensors(case, config, mamba, dtype=None):
@@ -1248,11 +1302,12 @@ COHERE2_KEYS = without(dense_keys("layer_norm_eps"), "num_key_value_heads_4") + 
 ]
 COHERE2_FOUR = apply(COHERE2, {"num_hidden_layers": 4, "sliding_window_pattern": 4, "layer_switch": 4})
 PHI = apply(dense_base("phi", "PhiForCausalLM", layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False,
-                       hidden_act="gelu_new", resid_pdrop=0.1, embd_pdrop=0.0), NO_EPS)
-PHI_KEYS = dense_keys("layer_norm_eps", 0.5) + [
-    tied(), Key("act_gelu", {"hidden_act": "gelu"}, note="weak: the forms are near"),
+                       hidden_act="gelu_new", resid_pdrop=0.1, embd_pdrop=0.0, intermediate_size=128), {**NO_EPS, "num_key_value_heads": 4})
+PHI_KEYS = without(dense_keys("layer_norm_eps", 0.5), "num_key_value_heads_4") + [
+    Key("num_key_value_heads_2", {"num_key_value_heads": 2, "intermediate_size": 48, **ONE}, fresh=True),
+    tied(intermediate_size=48), Key("act_gelu", {"hidden_act": "gelu"}, note="weak: the forms are near"),
     refuse("qk_layernorm", {"qk_layernorm": True}),
-    Key("num_key_value_heads_removed", {"num_key_value_heads": REMOVE, **ONE}, fresh=True, note="as many as heads"),
+    Key("num_key_value_heads_removed", {"num_key_value_heads": REMOVE}, same=True, note="as many as heads"),
 ]
 GPTJ = {"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "n_embd": 32, "n_head": 2, "n_inner": None, "n_layer": 2,
         "n_positions": 256, "rotary": True, "rotary_dim": 8, "scale_attn_weights": True, "activation_function": "gelu_new",
@@ -1411,6 +1466,107 @@ OLMO3_KEYS = [
     tied(layer_types=["full_attention"]),
 ] + shape_refusals()
 
+FALCON = {"architectures": ["FalconForCausalLM"], "model_type": "falcon", "hidden_size": 24, "num_hidden_layers": 2,
+          "num_attention_heads": 3, "num_kv_heads": 1, "vocab_size": 96, "alibi": False, "bias": False, "multi_query": True,
+          "parallel_attn": True, "new_decoder_architecture": False, "apply_residual_connection_post_layernorm": False,
+          "hidden_dropout": 0.0, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "bos_token_id": 11,
+          "eos_token_id": 11, "use_cache": True, "torch_dtype": "float32"}
+FALCON_SAME = [
+    Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Key("rope_theta", {"rope_theta": 500.0}),
+    Key("rope_linear", {"rope_scaling": LINEAR}), Key("rope_yarn", new_rope(500.0, **YARN)), Key("rope_llama3", new_rope(500.0, **LLAMA3)),
+    Key("act_relu", {"activation": "relu"}), Key("act_gelu_new", {"activation": "gelu_new"}, note="weak: the forms are near"),
+    Key("bias", {"bias": True, **ONE}, fresh=True), Key("ffn_hidden_size", {"ffn_hidden_size": 40, **ONE}, fresh=True), untied(),
+    refuse("alibi", {"alibi": True}), refuse("apply_residual", {"apply_residual_connection_post_layernorm": True}),
+    refuse("act_quick_gelu", {"activation": "quick_gelu"}), refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+    refuse("heads_do_not_divide", {"num_attention_heads": 5}),
+] + without(refusals_any(), "act_unknown", "act_nonsense") + shape_refusals()
+FALCON_KEYS = FALCON_SAME + dynamic_keys() + [
+    Key("num_kv_heads_3", {"num_kv_heads": 3}, same=True, note="as transformers writes it; not read with multi_query"),
+    Key("num_kv_heads_removed", {"num_kv_heads": REMOVE}, same=True), Key("multi_query_removed", {"multi_query": REMOVE}, same=True),
+    Key("n_embed", {"hidden_size": REMOVE, "n_embed": 24}, same=True, note="the older name"),
+    Key("one_behind_the_other", {"parallel_attn": False, **ONE}, fresh=True),
+    Key("three_per_head", {"multi_query": False, "num_kv_heads": 3, **ONE}, fresh=True),
+    Key("as_the_first", {"multi_query": False, "num_kv_heads": REMOVE, "parallel_attn": False, "bias": True, **ONE}, fresh=True,
+        note="Falcon-RW, but for its positions"),
+    refuse("kv_heads_missing", {"multi_query": False, "num_kv_heads": 3}, note="the tensors have one"),
+    refuse("kv_heads_differ", {"multi_query": False, "num_kv_heads": 1}),
+    refuse("two_norms", {"num_ln_in_parallel_attn": 2}, note="the class has no use for them here, and fails"),
+    refuse("n_embed_differs", {"n_embed": 32}),
+    refuse("new_decoder", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 2}, note="other norms are missing"),
+]
+FALCON_NEW = apply(FALCON, {"hidden_size": 32, "num_attention_heads": 4, "num_kv_heads": 2, "new_decoder_architecture": True,
+                            "ffn_hidden_size": 128, "num_ln_in_parallel_attn": 2})
+FALCON_NEW_KEYS = [
+    Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Key("rope_theta", {"rope_theta": 500.0}),
+    Key("one_norm", {"num_ln_in_parallel_attn": 1, **ONE}, fresh=True, note="Falcon 2"),
+    Key("norms_removed", {"num_ln_in_parallel_attn": REMOVE}, same=True, note="class default: two"),
+    Key("num_kv_heads_removed", {"num_kv_heads": REMOVE, **ONE}, fresh=True, note="as many as heads"),
+    Key("multi_query_false", {"multi_query": False}, same=True, note="not read"),
+    refuse("parallel_attn_false", {"parallel_attn": False}), refuse("three_norms", {"num_ln_in_parallel_attn": 3}),
+    refuse("kv_do_not_divide", {"num_kv_heads": 3}), refuse("alibi", {"alibi": True}),
+]
+
+CODEGEN = apply({**GPTJ, "n_ctx": 256}, {"architectures": ["CodeGenForCausalLM"], "model_type": "codegen", "n_head": 4, "n_inner": 48,
+                                         "rotary_dim": 4, "rotary": REMOVE})
+CODEGEN_KEYS = [
+    Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Key("rotary_dim_8", {"rotary_dim": 8}),
+    Key("act_relu", {"activation_function": "relu"}), Key("n_ctx", {"n_ctx": 128}, same=True, note="not read by the class"),
+    Key("n_head_2", {"n_head": 2}, note="a head of two devices"), Key("n_head_8", {"n_head": 8}, note="two heads of each device"),
+    Key("n_inner_null", {"n_inner": None, "n_layer": 1}, fresh=True), tied(n_layer=1),
+    Key("n_embd_24", {"n_embd": 24, "n_head": 3, "n_layer": 1}, fresh=True, note="heads that devices share"),
+    refuse("rotary_dim_null", {"rotary_dim": None}), refuse("rotary_dim_beyond", {"rotary_dim": 16}),
+    refuse("scale_attn_weights", {"scale_attn_weights": False}), refuse("heads_do_not_divide", {"n_head": 5}),
+    refuse("rope_scaling", {"rope_scaling": LINEAR}, note="the class does not know it"),
+    refuse("devices_do_not_divide", {"n_embd": 30, "n_head": 3}),
+] + without(refusals_any(), "act_unknown", "act_nonsense") + shape_refusals("n_layer", "n_embd")
+
+NEOX_JAPANESE = apply(NEOX, {"architectures": ["GPTNeoXJapaneseForCausalLM"], "model_type": "gpt_neox_japanese", "rotary_pct": 1.0,
+                            "hidden_size": 24, "intermediate_multiple_size": 2, "intermediate_size": REMOVE, "attention_bias": REMOVE,
+                            "use_parallel_residual": REMOVE, "tie_word_embeddings": REMOVE, "vocab_size": 96, "attention_dropout": 0.1,
+                            "hidden_dropout": 0.0})
+NEOX_JAPANESE_KEYS = [
+    Key("layer_norm_eps", {"layer_norm_eps": 0.05}), Key("rotary_pct", {"rotary_pct": 0.5}),
+    Key("rotary_pct_removed", {"rotary_pct": REMOVE}, same=True), Key("rotary_emb_base", {"rotary_emb_base": 100}),
+    Key("rope_new_style", {**NEOX_NEW, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}),
+    Key("act_relu", {"hidden_act": "relu"}), Key("multiple_removed", {"intermediate_multiple_size": REMOVE, **ONE}, fresh=True),
+    Key("one_layer", ONE, fresh=True), Key("tied", {"tie_word_embeddings": True}, same=True), untied(),
+    refuse("heads_do_not_divide", {"num_attention_heads": 5}), refuse("intermediate_size", {"intermediate_size": 96}),
+    refuse("fewer_layers", ONE, note="the bias is of the last"), refuse("use_parallel_residual", {"use_parallel_residual": True}),
+] + refusals_any() + shape_refusals()
+CWM = dense_base("cwm", "CwmForCausalLM", head_dim=16, num_hidden_layers=3, sliding_window=16, mlp_bias=False, rope_theta=1e6,
+                 rope_scaling=LLAMA3, layer_types=[SLIDES[1], SLIDES[0], SLIDES[0]])
+CWM_KEYS = [
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}), Key("rope_theta", {"rope_theta": 500.0}),
+    Key("rope_default", new_rope(500.0, rope_type="default")), Key("rope_yarn", {"rope_scaling": YARN}), Key("act_relu", {"hidden_act": "relu"}),
+    Key("layer_types_removed", {"layer_types": REMOVE}, same=True), Key("layer_types_full", {"layer_types": SLIDES[1:2] * 3}),
+    Key("layer_types_other", {"layer_types": SLIDES}), Key("sliding_window_5", {"sliding_window": 5}),
+    Key("mlp_bias", {"mlp_bias": True, **ONE, "layer_types": REMOVE}, fresh=True), tied(layer_types=REMOVE),
+    refuse("rope_removed", {"rope_scaling": REMOVE}, note="the class has a scaling of its own then"),
+    refuse("sliding_window_null", {"sliding_window": None}), refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+    refuse("attention_bias", {"attention_bias": True}), refuse("head_dim_removed", {"head_dim": REMOVE}, note="class default 128"),
+    refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+] + refusals() + shape_refusals()
+
+# Keys as the code that comes with the files has them.
+EXAONE_NAMES = {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act"}
+
+
+def exaone(patch):
+    """Llama's keys by EXAONE's names."""
+    back = {v: k for k, v in EXAONE_NAMES.items()}
+    return {back.get(k, k): v for k, v in patch.items()}
+
+
+EXAONE = exaone(dense_base("exaone", "ExaoneForCausalLM", head_dim=8, rope_scaling=None, embed_dropout=0.0, attention_dropout=0.0,
+                           rms_norm_eps=1e-5, rope_theta=500000.0))
+EXAONE_KEYS = [Key(k.name, exaone(k.patch), k.expect, k.fresh, k.same, k.refuse_ok, note=k.note) for k in dense_keys("rms_norm_eps") + [
+    tied(), Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True), Key("mlp_bias", {"mlp_bias": True, **ONE}, fresh=True)]] + [
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, same=True, note="class default"),
+    Key("names_new", {**{k: REMOVE for k in EXAONE_NAMES}, **{v: EXAONE[k] for k, v in EXAONE_NAMES.items()}}, same=True,
+        note="as transformers writes them"),
+    refuse("names_differ", {"num_hidden_layers": 1}), refuse("num_layers_removed", {"num_layers": REMOVE}, note="class default 32"),
+]
+
 BF16, F16 = torch.bfloat16, torch.float16
 CASES = [
     Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
@@ -1445,6 +1601,12 @@ CASES = [
     Case("olmo3", "dense", OLMO3, OLMO3_KEYS),
     Case("phi", "dense", PHI, PHI_KEYS),
     Case("gptj", "dense", GPTJ, GPTJ_KEYS),
+    Case("exaone", "dense", EXAONE, EXAONE_KEYS),
+    Case("falcon", "falcon", FALCON, FALCON_KEYS),
+    Case("falcon-new", "falcon", FALCON_NEW, FALCON_NEW_KEYS),
+    Case("gpt_neox_japanese", "neox_japanese", NEOX_JAPANESE, NEOX_JAPANESE_KEYS),
+    Case("cwm", "llama", CWM, CWM_KEYS),
+    Case("codegen", "dense", CODEGEN, CODEGEN_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
     Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),

@@ -352,6 +352,13 @@ OTHERS = {
     "gptj": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
              "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
              "embed": "transformer.wte.weight"},
+    "codegen": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
+                "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
+                "embed": "transformer.wte.weight"},
+    "cwm": {"theta": 1e6},
+    "exaone": {"eps": "layer_norm_epsilon", "theta": 5e5, "first": "ln_1", "second": "ln_2", "attention": "attn.attention",
+               "out": "out_proj", "mlp": ("c_fc_1", "c_proj"), "gate": "c_fc_0", "final": "transformer.ln_f", "layers": "transformer.h",
+               "embed": "transformer.wte.weight"},
     # behind: norms of what attention and the MLP give; first and second None: they read the residual as it is
     "gemma2": {"second": "pre_feedforward_layernorm", "behind": ("post_attention_layernorm", "post_feedforward_layernorm")},
     "gemma3_text": {"theta": 1e6, "second": "pre_feedforward_layernorm",
@@ -365,7 +372,7 @@ TIED = (*GEMMA, "ernie4_5", "starcoder2", "cohere", "cohere2", "smollm3")
 
 
 def norm_of(w, c, s):
-    eps = c.get(s.get("eps", "rms_norm_eps"), 1e-5)
+    eps = c.get(s.get("eps", "rms_norm_eps"), c.get("rms_norm_eps", 1e-5))
 
     def norm(name, x):
         if s.get("norm") == "bare":
@@ -392,6 +399,8 @@ def windows(c, n):
         every = c.get("sliding_window_pattern", {"gemma2": 2, "gemma3_text": 6}.get(kind, 4))
         slides = [types[i] == "sliding_attention" if types else (i + 1) % every != 0 for i in range(n)]
         return [(width if s else None, s or kind != "exaone4") for s in slides]
+    if kind == "cwm":
+        return [(width if (types[i] == "sliding_attention" if types else i % 4) else None, True) for i in range(n)]
     if kind == "ministral" and types:
         return [(width if t == "sliding_attention" else None, True) for t in types]
     return [(width if kind in ("phi3", "starcoder2", "ministral") else None, True)] * n
@@ -401,6 +410,8 @@ def other_mlp(w, p, c, s, x):
     act = ACT[c.get("hidden_act", c.get("hidden_activation", c.get("activation_function", "gelu_pytorch_tanh")))]
     if c["model_type"] == "gemma" and c.get("hidden_act") == "gelu":
         act = ACT["gelu_pytorch_tanh"]
+    if "gate" in s:
+        return linear(w, p + s["mlp"][1], act(linear(w, p + s["gate"], x)) * linear(w, p + s["mlp"][0], x))
     if "mlp" in s:
         return linear(w, p + s["mlp"][1], act(linear(w, p + s["mlp"][0], x)))
     if p + "gate_up_proj.weight" in w:
@@ -411,7 +422,7 @@ def other_mlp(w, p, c, s, x):
 
 
 def other_freq(c, s, hd):
-    if c["model_type"] == "gptj":
+    if c["model_type"] in ("gptj", "codegen"):
         return rope_frequencies({"rope_theta": 1e4}, c["rotary_dim"]), 1.0
     c = {"rope_theta": s.get("theta", 1e4), **c}
     rope = rope_of(c, c.get("partial_rotary_factor", s.get("partial")))
@@ -434,6 +445,7 @@ def others(w, c):
     kind, s = c["model_type"], OTHERS[c["model_type"]]
     n, heads, dim = (c.get(a, c.get(b)) for a, b in (("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"),
                                                      ("hidden_size", "n_embd")))
+    n = n or c["num_layers"]
     hd, kv = c.get("head_dim") or dim // heads, c.get("num_key_value_heads") or heads
     scale = c.get("attention_multiplier", 1.0) if kind == "granite" else None
     if kind in ("gemma2", "gemma3_text"):
@@ -452,7 +464,10 @@ def others(w, c):
 
     def attend(p, a, x):
         names = [p + f"{t}_proj" for t in "qkv"]
-        if p + "qkv_proj.weight" in w:
+        if kind == "codegen":   # of each of four devices its q, v and k
+            quarters = linear(w, p + "qkv_proj", x).reshape(4, 3, dim // 4)
+            qkv = [quarters[:, i].reshape(-1) for i in (0, 2, 1)]
+        elif p + "qkv_proj.weight" in w:
             qkv = linear(w, p + "qkv_proj", x).split([heads * hd, kv * hd, kv * hd])
         else:
             qkv = [linear(w, t, x) for t in names]
@@ -553,26 +568,60 @@ def lfm2(w, c):
 
 
 def gpt_neox(w, c):
+    """The Japanese one has a bias in the last layer alone, and one branch behind the other."""
+    base, japanese = c["model_type"], c["model_type"] != "gpt_neox"
     heads, eps, act = c["num_attention_heads"], c["layer_norm_eps"], c["hidden_act"]
     hd = c["hidden_size"] // heads
-    rope = rope_of({"rope_theta": c.get("rotary_emb_base", 10000.0), **c}, c.get("rotary_pct", 0.25))
+    rope = rope_of({"rope_theta": c.get("rotary_emb_base", 10000.0), **c}, c.get("rotary_pct", 1.0 if japanese else 0.25))
     freq = rope_frequencies(rope, int(hd * rope["partial_rotary_factor"]))
     attention = [Attention(heads, heads, hd, freq, gain=rope_gain(rope)) for _ in range(c["num_hidden_layers"])]
-    out = head(w, c.get("tie_word_embeddings", False), "gpt_neox.embed_in.weight", "embed_out.weight")
+    out = head(w, c.get("tie_word_embeddings", japanese), base + ".embed_in.weight", "embed_out.weight")
 
     def step(token):
-        r = w["gpt_neox.embed_in.weight"][token]
+        r = w[base + ".embed_in.weight"][token]
         for i, a in enumerate(attention):
-            p = f"gpt_neox.layers.{i}."
+            p = f"{base}.layers.{i}."
 
             def norm(name, x):
                 return layer_norm(x, w[p + name + ".weight"], w[p + name + ".bias"], eps)
             qkv = linear(w, p + "attention.query_key_value", norm("input_layernorm", r)).reshape(heads, 3, hd)
-            y = linear(w, p + "attention.dense", a.step(*(qkv[:, j].reshape(-1) for j in range(3))))
-            x = r if c.get("use_parallel_residual", True) else r + y
+            y = linear(w, p + "attention.dense", a.step(*(qkv[:, j].reshape(-1) for j in range(3)))) + w.get(p + "attention.dense_bias", 0)
+            x = r if c.get("use_parallel_residual", not japanese) else r + y
             h = ACT[act](linear(w, p + "mlp.dense_h_to_4h", norm("post_attention_layernorm", x)))
             r = r + y + linear(w, p + "mlp.dense_4h_to_h", h)
-        f = "gpt_neox.final_layer_norm"
+        f = base + ".final_layer_norm"
+        return out @ layer_norm(r, w[f + ".weight"], w[f + ".bias"], eps)
+    return step
+
+
+def falcon(w, c):
+    """q, k and v group by group: a group's heads of q, then its k and its v."""
+    heads, eps, act, new = c["num_attention_heads"], c["layer_norm_epsilon"], c.get("activation", "gelu"), c["new_decoder_architecture"]
+    dim = c.get("hidden_size", c.get("n_embed"))
+    hd, one = dim // heads, not new and c.get("multi_query", True)
+    kv = 1 if one else c.get("num_kv_heads") or heads
+    rope = rope_of(c)
+    freq = rope_frequencies(rope, hd)
+    attention = [Attention(heads, kv, hd, freq, gain=rope_gain(rope)) for _ in range(c["num_hidden_layers"])]
+    out = head(w, c.get("tie_word_embeddings", True), "transformer.word_embeddings.weight")
+
+    def step(token):
+        r = w["transformer.word_embeddings.weight"][token]
+        for i, a in enumerate(attention):
+            p = f"transformer.h.{i}."
+
+            def norm(name, x):
+                return layer_norm(x, w[p + name + ".weight"], w[p + name + ".bias"], eps)
+            two = p + "ln_attn.weight" in w
+            x = norm("ln_attn" if two else "input_layernorm", r)
+            qkv = linear(w, p + "self_attention.query_key_value", x).reshape(kv, heads // kv + 2, hd)
+            y = linear(w, p + "self_attention.dense", a.step(qkv[:, :-2].reshape(-1), qkv[:, -2].reshape(-1), qkv[:, -1].reshape(-1)))
+            if not new and not c.get("parallel_attn", True):
+                x = norm("post_attention_layernorm", r + y)
+            elif two:
+                x = norm("ln_mlp", r)
+            r = r + y + linear(w, p + "mlp.dense_4h_to_h", ACT[act](linear(w, p + "mlp.dense_h_to_4h", x)))
+        f = "transformer.ln_f"
         return out @ layer_norm(r, w[f + ".weight"], w[f + ".bias"], eps)
     return step
 
@@ -635,8 +684,8 @@ def build(directory, n_ids, config=None, mamba_config=None, weights=None):
         return llama(w, c, mamba_config)
     if kind in OTHERS:
         return others(w, c)
-    return {"gpt_neox": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4, "lfm2": lfm2, "mamba": mamba_hf,
-            "mamba2": mamba_hf}[kind](w, c)
+    return {"falcon": falcon, "gpt_neox": gpt_neox, "gpt_neox_japanese": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4,
+            "lfm2": lfm2, "mamba": mamba_hf, "mamba2": mamba_hf}[kind](w, c)
 
 
 def run(directory, ids, config=None, mamba_config=None, weights=None):

@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 FAMILIES = ["llama2", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "seed_oss", "ministral", "smollm3", "gemma2", "gemma3", "glm4", "exaone4", "olmo2",
             "olmo3", "gpt_neox",
-            "mamba", "mamba2", "bamba", "lfm2"]
+            "mamba", "mamba2", "bamba", "lfm2", "falcon", "falcon-new", "exaone", "codegen",
+            "gpt_neox_japanese", "cwm"]
 LEFT_OUT = {"model_type", "architectures", "transformers_version", "auto_map"}  # read before the class is
 
 
@@ -40,7 +41,9 @@ def changed(key, v):
 
 def logits_of(config, weights):
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(config).eval().float()
+    # Falcon's class leaves out the causal mask where output_attentions meets another implementation.
+    how = {"attn_implementation": "eager"} if config.model_type == "falcon" else {}
+    model = AutoModelForCausalLM.from_config(config, **how).eval().float()
     if weights is None:
         weights = {k: torch.randn_like(v) * 0.3 for k, v in model.state_dict().items()}
     model.load_state_dict(weights)

@@ -15,7 +15,8 @@ import tempfile
 
 CASES = ["llama2", "llama3", "mistral", "qwen2", "qwen3", "mamba", "mamba2", "gpt_neox", "phi3", "phi3-long", "granite", "starcoder2",
          "granitemoehybrid", "bamba", "gemma", "smollm3", "olmo", "seed_oss", "ernie4_5", "stablelm", "cohere", "lfm2", "internlm3", "gemma2", "phi4_mini",
-         "olmo2", "olmo3", "exaone4", "glm4", "cohere2_four", "chatglm", "chatglm_first"]
+         "olmo2", "olmo3", "exaone4", "glm4", "cohere2_four", "chatglm", "chatglm_first",
+         "falcon", "falcon-new", "exaone", "phi"]
 # Keys of real files that the converter reads and the golden configs do not have.
 KEYS = {"bamba": {"attn_rotary_emb": 4}}
 # Cases made from another's checkpoint.

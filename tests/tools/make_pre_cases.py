@@ -7,7 +7,7 @@ where a tokenizer normalizes, which llama.cpp does not do.
     make_pre_cases.py GOLDEN_TOKENIZERS_DIR --llama
 
 Lines {"pre", "text", "ids"}. Vocabulary and merges are those of gpt2-style. The pipelines are written as the models' own tokenizer.json
-have them: Llama 3, Qwen2, Qwen3.5, GLM-4, SmolLM, Mistral's tekken, GPT-4o, DeepSeek-V3, BLOOM, Command R, GPT-NeoX, GPT-2."""
+have them: Llama 3, Qwen2, Qwen3.5, GLM-4, SmolLM, Mistral's tekken, GPT-4o, DeepSeek-V3, BLOOM, Command R, GPT-NeoX, GPT-2, Falcon."""
 import json
 import os
 import sys
@@ -38,6 +38,7 @@ def splits(*patterns, last=BYTES):
 PRE = {
     "default": (P.Sequence([P.Split(Regex(r"[\p{P}\$\+<=>\^~\|]+"), "isolated", False), GPT2, P.Digits(individual_digits=False),
                             P.Split(Regex("[0-9][0-9][0-9]"), "isolated", False)]), False, False),
+    "falcon": (P.Sequence([P.Punctuation("contiguous"), GPT2, P.Split(Regex("[0-9][0-9][0-9]"), "isolated", False)]), False, False),
     "llama-bpe": (splits(LLAMA3), False, True), "dbrx": (splits(LLAMA3), False, False), "glm4": (splits(LLAMA3), False, True),
     "qwen2": (splits(QWEN2), True, False), "deepseek-r1-qwen": (splits(QWEN2), False, False), "qwen35": (splits(QWEN35), True, False),
     "gpt-2": (GPT2, False, False), "mpt": (GPT2, True, False),
