@@ -101,10 +101,10 @@ static double worst_ratio(const speci_ratios *r, double usual)
 /* An arm that was not used at this load is taken to be as plain rounds are. */
 static double usual_ratio(const speci_choice *c, int32_t load) { return ratio_of(&c->arms[0].loads[load], 1); }
 
-/* Passes of one sequence are made ready beforehand. */
+/* Passes of one sequence are made ready beforehand. Without measured rounds nobody counts the first ones. */
 static double first_ms(const speci_choice *c, int32_t arm, int32_t n_seq)
 {
-    if (arm == 0 || n_seq == 1 || !c->costs.first || c->arms[arm].loads[speci_choice_load(n_seq)].n >= FIRST) return 0;
+    if (arm == 0 || n_seq == 1 || !c->costs.measured || !c->costs.first || c->arms[arm].loads[speci_choice_load(n_seq)].n >= FIRST) return 0;
     double ms = c->costs.first(c->costs.arg, -1, n_seq);
     for (uint64_t rest = c->arms[arm].sources; rest > 0; rest &= rest - 1) ms += c->costs.first(c->costs.arg, __builtin_ctzll(rest), n_seq);
     return ms;
