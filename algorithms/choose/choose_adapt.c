@@ -89,13 +89,12 @@ static double ratio_of(const speci_ratios *r, double usual)
     return ratio[(n + few) / 4];
 }
 
-/* At worst: the first rounds are as those behind them will be, but for one that was disturbed. */
+/* At worst, where there are few: they are as those behind them will be, but for one that was disturbed. */
 static double worst_ratio(const speci_ratios *r, double usual)
 {
-    double least = r->ratio[0];
-    if (r->n == 0 || r->n >= FEW) return ratio_of(r, usual);
-    for (int32_t i = 1; i < r->n; i++) least = fmin(least, r->ratio[i]);
-    return fmin(fmax(least, usual), DISTURBED * usual);
+    double least = DISTURBED * usual;
+    for (int32_t i = 0; i < r->n; i++) least = fmin(least, r->ratio[i]);
+    return r->n == 0 ? usual : fmax(least, usual);
 }
 
 /* An arm that was not used at this load is taken to be as plain rounds are. */
@@ -181,7 +180,7 @@ static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, co
     }
     const double ms = p.ms + pass_ms(c, n_seq, share, n_node);
     const speci_ratios *ratios = &c->arms[arm].loads[speci_choice_load(n_seq)];
-    p.ms = ms * ratio_of(ratios, usual), p.ms_most = ms * worst_ratio(ratios, usual);
+    p.ms = ms * ratio_of(ratios, usual), p.ms_most = ratios->n < FEW ? ms * worst_ratio(ratios, usual) : p.ms;
     p.first_ms = first_ms(c, arm, n_seq);
     return p;
 }
