@@ -140,7 +140,7 @@ struct speci_exec_kind {
     spec_status (*forward_part)(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
                                 const speci_exec_feed *feed);
     /* Each may be NULL, and is called by the function of its name below: nothing is to be made ready; states never lag. */
-    spec_status (*warm)(speci_exec *exec, int32_t slot, const spec_tree *tree);
+    spec_status (*warm)(speci_exec *exec, const speci_exec_input *in, int32_t n_in);
     int32_t (*n_recent)(const speci_exec *exec, int32_t slot);
     bool (*can_lag)(const speci_exec *exec, int32_t n_past, int32_t n_recent);
 };
@@ -162,9 +162,9 @@ struct speci_exec {
 void speci_exec_close(speci_exec *exec); /* NULL is fine */
 /* Device bytes that an executor would take, as its `memory` says. */
 spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p, spec_memory *out);
-/* Makes the device ready for passes over trees of so many nodes (spec_backend_ops.plan_warm). The sequence, which has no pending
- * path and nothing fed, is then good for `end` only. */
-spec_status speci_exec_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);
+/* Makes the device ready for passes over as many sequences with trees of so many nodes (spec_backend_ops.plan_warm). The sequences, which
+ * have no pending path and nothing fed, are then good for `end` only. */
+spec_status speci_exec_warm(speci_exec *exec, const speci_exec_input *in, int32_t n_in);
 /* Of the positions that a sequence covers, the last that the states of chunked scans do not cover yet. */
 int32_t speci_exec_n_recent(const speci_exec *exec, int32_t slot);
 /* Can a sequence of this executor that was flushed, or one that a file says was, have n_recent of its n_past positions behind its

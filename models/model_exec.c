@@ -15,9 +15,9 @@ spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p
     return SPEC_OK;
 }
 
-spec_status speci_exec_warm(speci_exec *e, int32_t slot, const spec_tree *tree)
+spec_status speci_exec_warm(speci_exec *e, const speci_exec_input *in, int32_t n_in)
 {
-    return e->kind->warm ? e->kind->warm(e, slot, tree) : SPEC_OK;
+    return e->kind->warm ? e->kind->warm(e, in, n_in) : SPEC_OK;
 }
 
 int32_t speci_exec_n_recent(const speci_exec *e, int32_t slot) { return e->kind->n_recent ? e->kind->n_recent(e, slot) : 0; }

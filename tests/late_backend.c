@@ -13,6 +13,8 @@ void late_reset(void)
     late_count = (late_counts){ .n_alive = late_count.n_alive };
 }
 
+double late_now(void) { return late_count.ms; }
+
 /* --- results on their way --- */
 
 typedef struct result {
@@ -182,7 +184,7 @@ static spec_status late_expand(spec_queue *q, const spec_expand_args *given)
 
 /* --- plans --- */
 
-enum { SHAPES = 16 * 2 * 2 };
+enum { ROUNDED = 16, SHAPES = ROUNDED * ROUNDED * 2 * 2 };
 
 struct spec_prepared {
     spec_plan plan; /* operations and layers of kv_commit are copies */
@@ -239,12 +241,17 @@ static bool moves(const spec_step_block *b)
     return any;
 }
 
-/* A step's shape: rows rounded up, a path to move, an arg-max. */
+static int32_t rounded(int32_t n)
+{
+    int32_t power = 0;
+    while (1 << power < n && power < ROUNDED - 1) power++;
+    return power;
+}
+
+/* A step's shape: rows and sequences rounded up, a path to move, an arg-max. */
 static int32_t shape_of(const spec_step_block *b, bool path, bool finds)
 {
-    int32_t rows = 0;
-    while (1 << rows < b->n_row_run && rows < 15) rows++;
-    return (rows * 2 + path) * 2 + finds;
+    return ((rounded(b->n_row_run) * ROUNDED + rounded(b->n_seq)) * 2 + path) * 2 + finds;
 }
 
 static spec_status walk(spec_queue *q, const spec_prepared *p, const spec_step_block *b)
@@ -263,7 +270,9 @@ static void count_pass(spec_prepared *p, const spec_step_block *b, bool finds)
     if (b->phase != SPEC_PHASE_DECODE) return;
     late_count.pass++;
     late_count.empty += b->n_row == 0, late_count.no_head += b->no_head != 0, late_count.found += finds;
-    late_count.cold += p->captures && !*ready;
+    const bool cold = p->captures && !*ready;
+    late_count.cold += cold;
+    late_count.ms += LATE_MS + (cold ? LATE_COLD_MS : 0);
     *ready = true;
 }
 
@@ -279,6 +288,7 @@ static spec_status late_plan_run(spec_queue *q, spec_prepared *p, const spec_ste
 /* The step is run, as it may be. */
 static spec_status late_plan_warm(spec_queue *q, spec_prepared *p, const spec_step_block *b)
 {
+    if (late_set.one_warm && b->n_seq > 1) return SPEC_OK;
     late_count.warm++;
     for (int32_t i = 0; i < 4; i++) {
         p->ready[shape_of(b, i % 2 != 0, i / 2 != 0)] = true;

@@ -4,8 +4,8 @@
  *    overwritten with LATE_POISON at once, and they come when they are waited for.
  *  - A prepared plan defines the bits: with `alters` the norms of its decode passes have another epsilon, so that a pass that
  *    went another way would be seen.
- *  - A pass of a shape (rows rounded up, a path to move, an arg-max behind it) that neither plan_warm nor an earlier pass has
- *    made ready is counted as cold.
+ *  - A pass of a shape (rows and sequences rounded up, a path to move, an arg-max behind it) that neither plan_warm nor an earlier
+ *    pass has made ready is counted as cold. It has a clock: a pass takes LATE_MS, and LATE_COLD_MS more if it is cold.
  *
  * One at a time: what is set and what is counted is static. */
 #ifndef LATE_BACKEND_H
@@ -13,10 +13,11 @@
 
 #include "backends/backend.h"
 
-enum { LATE_POISON = 0xEE, LATE_MARKS = 64 /* that a queue remembers */ };
+enum { LATE_POISON = 0xEE, LATE_MARKS = 64 /* that a queue remembers */, LATE_MS = 1, LATE_COLD_MS = 10 };
 
 typedef struct late_settings {
     bool alters;
+    bool one_warm;        /* plan_warm has room for passes of one sequence alone */
     int32_t fail_prepare; /* so many plans are made ready before one fails; -1: none fails */
     int32_t fail_wait;    /* so many waits and syncs succeed before one fails; -1: none fails */
 } late_settings;
@@ -31,6 +32,7 @@ typedef struct late_counts {
     int32_t found;         /* of them that ended with an arg-max */
     int32_t warm;          /* calls of plan_warm */
     int32_t late;          /* results that were waited for */
+    double ms;             /* that decode passes took */
 } late_counts;
 
 extern late_settings late_set;
@@ -38,6 +40,7 @@ extern late_counts late_count;
 
 /* The table. */
 extern const spec_backend_ops late_ops;
+double late_now(void);     /* late_count.ms, as a session's clock */
 /* Nothing is altered, nothing fails, nothing is counted yet. */
 void late_reset(void);
 

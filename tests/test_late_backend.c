@@ -8,6 +8,7 @@
 #define SPEC_EXPERIMENTAL
 #include "spec_lab.h"
 
+#include "algorithms/engine/engine.h"
 #include "tests/late_backend.h"
 #include "tests/support_decode.h"
 #include "tests/support_sequence.h"
@@ -238,27 +239,66 @@ static void flushes_have_no_head(void **state)
 
 /* --- what is made ready beforehand --- */
 
-/* Costs are measured with passes that were made ready; no step behind meets a pass that was not. */
+/* Its step costs, by the clock of the backend. */
+static void measure_anew(spec_session *s)
+{
+    spec_cost_profile profile = { .struct_size = sizeof profile };
+    s->now_ms = late_now;
+    s->profile.target.n = s->draft_costs[0].n = 0;
+    memset(s->first_ms, 0, 2 * sizeof *s->first_ms);
+    OK(spec_session_profile(s, &profile));
+}
+
+/* Costs are measured with passes that were made ready; no step behind meets a pass that was not, be it of one sequence or of several. */
+static void check_warm(const char *name, int32_t n_at_once)
+{
+    texts want;
+    late_reset();
+    spec_model *m = model_on(late, name);
+    plain_texts(m, want);
+    const decoding d = { .tree = "product:2,2", .n_at_once = n_at_once, .adapt = SPEC_ADAPT_COST };
+    running r;
+    OK(try_start(&r, m, &d));
+    measure_anew(r.s);
+    for (int32_t k = 0; k < N_SEQ; k++) r.seqs[k] = add(&r, k);
+    assert_true(late_count.warm > 4);
+    for (int32_t k = 0; k < 2; k++)
+        for (int32_t load = 0; load < SPECI_LOADS; load++) assert_true(r.s->first_ms[k][load] == 0);
+    late_count.cold = late_count.pass = 0;
+    go_on(&r, n_at_once, want, name);
+    if (late_count.cold > 0) fail_msg("%s: %d of %d passes were not ready", name, late_count.cold, late_count.pass);
+    assert_true(late_count.pass > 0);
+    finish(&r);
+    spec_model_close(m);
+}
+
 static void measured_passes_are_warm(void **state)
 {
     (void)state;
-    for (int32_t i = 0; i < N_MODEL; i++) {
-        texts want;
-        late_reset();
-        spec_model *m = model_on(late, models[i]);
-        plain_texts(m, want);
-        const decoding d = { .tree = "product:2,2", .n_at_once = 1, .adapt = SPEC_ADAPT_COST };
-        running r = start(m, &d);
-        spec_cost_profile profile = { .struct_size = sizeof profile };
-        OK(spec_session_profile(r.s, &profile));
-        assert_true(late_count.warm > 4);
-        late_count.cold = late_count.pass = 0;
-        go_on(&r, 1, want, models[i]);
-        if (late_count.cold > 0) fail_msg("%s: %d of %d passes were not ready", models[i], late_count.cold, late_count.pass);
-        assert_true(late_count.pass > 0);
-        finish(&r);
-        spec_model_close(m);
+    for (int32_t i = 0; i < N_MODEL; i++) check_warm(models[i], 1), check_warm(models[i], N_SEQ);
+}
+
+/* Where a device has no room for passes of several sequences, what they take longer at first is measured: here the first of two passes,
+ * for the target and for each of the drafter's two levels. */
+static void new_passes_are_timed(void **state)
+{
+    (void)state;
+    const decoding d = { .tree = "product:2,2" };
+    spec_model *m = model_on(late, "bamba");
+    running r;
+    OK(try_start(&r, m, &d));
+    late_reset();
+    late_set.one_warm = true;
+    measure_anew(r.s);
+    const speci_step_costs *costs = &r.s->choice.costs;
+    for (int32_t n = 1; n <= N_SEQ + 1; n++) {
+        const double each = n > 1 ? LATE_COLD_MS / 2.0 : 0;
+        assert_true(costs->first(r.s, -1, n) == each);
+        assert_true(costs->first(r.s, 0, n) == 2 * each);
     }
+    finish(&r);
+    late_reset();
+    spec_model_close(m);
 }
 
 /* --- devices that fail --- */
@@ -322,7 +362,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_that_of_the_cpu),  cmocka_unit_test(plans_define_the_bits),
         cmocka_unit_test(flushes_have_no_head),     cmocka_unit_test(measured_passes_are_warm),
-        cmocka_unit_test(plans_that_fail),          cmocka_unit_test(errors_that_come_late),
+        cmocka_unit_test(new_passes_are_timed),     cmocka_unit_test(plans_that_fail),
+        cmocka_unit_test(errors_that_come_late),
     };
     open_backends();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,6 +73,8 @@ typedef struct speci_step_costs {
     double (*draft)(const void *arg, int32_t source, double n_seq);
     const void *arg;
     bool measured;              /* by this session: then its rounds are held against them. Else they are taken as they are */
+    double (*first)(const void *arg, int32_t source, int32_t n_seq); /* what passes of a source, or of the target (-1), take longer in
+                                 * the first rounds with so many sequences, since they are new to the device; NULL: nothing */
 } speci_step_costs;
 
 /* The caller's: arms and sources, filled, and levels, zero. */
@@ -117,6 +119,8 @@ void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t
  * asked would propose, n_node nodes (0: nothing). */
 void speci_choice_unsee(speci_choice *c);
 void speci_choice_see(speci_choice *c, int32_t source, int32_t n_node);
+/* Numbers of sequences that are alike. */
+int32_t speci_choice_load(int32_t n_seq);
 /* Milliseconds of the passes in which builder b drafts for n_seq sequences, by the drafter's table. */
 double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, double n_seq);
 

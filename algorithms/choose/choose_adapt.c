@@ -20,9 +20,13 @@ static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT 
 static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
+/* A round that takes so much longer than usual was disturbed. */
+static const double DISTURBED = 2;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
  * of several sequences for which it stands that nothing else is better: one sequence runs ahead, and the device does not wait. */
 enum { BANDIT_WINDOW = 256, FEW = 3, STANDS = 4 };
+/* Rounds of an arm at a load in which its passes are new: a device that captures passes does so when it meets one again. */
+enum { FIRST = 2 };
 
 /* --- what a round takes --- */
 
@@ -42,7 +46,7 @@ double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, do
     return ms;
 }
 
-static int32_t load_of(int32_t n_seq)
+int32_t speci_choice_load(int32_t n_seq)
 {
     int32_t load = 0;
     while (n_seq >> (load + 1) > 0 && load < SPECI_LOADS - 1) load++;
@@ -85,27 +89,40 @@ static double ratio_of(const speci_ratios *r, double usual)
     return ratio[(n + few) / 4];
 }
 
+/* At worst, where there are few: they are as those behind them will be, but for one that was disturbed. */
+static double worst_ratio(const speci_ratios *r, double usual)
+{
+    double least = DISTURBED * usual;
+    for (int32_t i = 0; i < r->n; i++) least = fmin(least, r->ratio[i]);
+    return r->n == 0 ? usual : fmax(least, usual);
+}
+
 /* An arm that was not used at this load is taken to be as plain rounds are. */
 static double usual_ratio(const speci_choice *c, int32_t load) { return ratio_of(&c->arms[0].loads[load], 1); }
-static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load, double usual)
+
+/* Passes of one sequence are made ready beforehand. Without measured rounds nobody counts the first ones. */
+static double first_ms(const speci_choice *c, int32_t arm, int32_t n_seq)
 {
-    return ratio_of(&c->arms[arm].loads[load], usual);
+    if (arm == 0 || n_seq == 1 || !c->costs.measured || !c->costs.first || c->arms[arm].loads[speci_choice_load(n_seq)].n >= FIRST) return 0;
+    double ms = c->costs.first(c->costs.arg, -1, n_seq);
+    for (uint64_t rest = c->arms[arm].sources; rest > 0; rest &= rest - 1) ms += c->costs.first(c->costs.arg, __builtin_ctzll(rest), n_seq);
+    return ms;
 }
 
 /* A first round behind another arm's is left out, unless there are few: a drafter that was not used has to catch up, and a plain
  * step behind a tree does not run ahead. */
 static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
-    speci_ratios *r = &c->arms[arm].loads[load_of(o->n_seq)];
-    const double ms = round_ms(c, o);
-    if (c->costs.measured && (arm == c->arm || r->n < FEW) && ms > 0) r->ratio[r->n++ % SPECI_RATIOS] = o->ms / ms;
+    speci_ratios *r = &c->arms[arm].loads[speci_choice_load(o->n_seq)];
+    const double ms = round_ms(c, o), took = fmax(o->ms - first_ms(c, arm, o->n_seq), 0);
+    if (c->costs.measured && (arm == c->arm || r->n < FEW) && ms > 0) r->ratio[r->n++ % SPECI_RATIOS] = took / ms;
 }
 
 /* --- what an arm is worth --- */
 
-/* A round of an arm: tokens of a sequence, and the time of all. */
+/* A round of an arm: tokens of a sequence, and the time of all. first_ms: what it takes more since its passes are new. */
 typedef struct arm_prospect {
-    double n_emitted, n_emitted_least, ms;
+    double n_emitted, n_emitted_least, ms, ms_most, first_ms;
 } arm_prospect;
 
 /* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
@@ -161,7 +178,10 @@ static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, co
         n_node += left * sources[i].n_node;
         share += left * sources[i].share;
     }
-    p.ms = (p.ms + pass_ms(c, n_seq, share, n_node)) * arm_ratio(c, arm, load_of(n_seq), usual);
+    const double ms = p.ms + pass_ms(c, n_seq, share, n_node);
+    const speci_ratios *ratios = &c->arms[arm].loads[speci_choice_load(n_seq)];
+    p.ms = ms * ratio_of(ratios, usual), p.ms_most = ratios->n < FEW ? ms * worst_ratio(ratios, usual) : p.ms;
+    p.first_ms = first_ms(c, arm, n_seq);
     return p;
 }
 
@@ -189,7 +209,7 @@ static double most_emitted(const speci_choice *c, int32_t arm, const speci_prosp
 /* Is there credit for what a trial of the arm is expected to lose against the best one? */
 static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
 {
-    const double lost = p->ms - n_seq * p->n_emitted / c->best_rate;
+    const double lost = p->ms + p->first_ms - n_seq * p->n_emitted / c->best_rate;
     return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
@@ -197,7 +217,8 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
  * little: credit alone bounds those. */
 static bool is_safe(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain, int32_t n_seq)
 {
-    return n_seq == 1 || p->ms / plain->ms - p->n_emitted_least <= fmax(c->reserve, 0);
+    const double lost = (p->ms_most + p->first_ms) / plain->ms - p->n_emitted_least;
+    return n_seq == 1 || fmin(lost, MOST_RESERVE) <= fmax(c->reserve, 0);
 }
 
 /* The arm that may be better than the best one by most, or that one. */
@@ -220,7 +241,7 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     arm_prospect p[SPECI_MAX_CHOICE];
     double best_rate = 0;
     int32_t best = 0;
-    const double usual = usual_ratio(c, load_of(n_seq));
+    const double usual = usual_ratio(c, speci_choice_load(n_seq));
     expect_sources(c, sources);
     for (int32_t i = 0; i < c->n_arm; i++) {
         p[i] = expect(c, i, n_seq, sources, usual);
@@ -230,7 +251,7 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     c->best = best;
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
     c->plain_ms = p[0].ms;
-    const bool first = c->n_round == 0 || (c->costs.measured && c->arms[0].loads[load_of(n_seq)].n == 0);
+    const bool first = c->n_round == 0 || (c->costs.measured && c->arms[0].loads[speci_choice_load(n_seq)].n == 0);
     return first ? 0 : choose_trial(c, p, sources, n_seq);
 }
 
@@ -249,7 +270,7 @@ static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
 int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
 {
     if (c->mode == SPEC_ADAPT_OFF) return c->n_arm > 1;
-    if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[load_of(n_seq)]);
+    if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[speci_choice_load(n_seq)]);
     if (c->next_n_seq == n_seq) return c->next;
     c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
     c->n_stands = n_seq > 1 && c->next == 0 && c->best == 0 ? STANDS : 0;
@@ -305,7 +326,7 @@ void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     if (c->mode == SPEC_ADAPT_OFF) return;
     if (c->mode == SPEC_ADAPT_UCB) {
-        spec_bandit *b = &c->bandit[load_of(o->n_seq)];
+        spec_bandit *b = &c->bandit[speci_choice_load(o->n_seq)];
         spec_bandit_update(b, arm, o->n_emitted, o->ms);
         halve(b);
         return;

@@ -141,6 +141,7 @@ struct spec_session {
     int32_t n_grade;                /* sources of one that looks up, by the length of the match */
     spec_cost_profile profile;      /* target.n == 0: not there yet */
     spec_cost_table *draft_costs;   /* [n drafters]; n 0: it has no passes */
+    double (*first_ms)[SPECI_LOADS]; /* [1 + n drafters] by load: what a pass of the target, of a drafter, takes longer while it is new */
     engine_outcome outcome;
     speci_asks *asks;               /* [n sources] of the outcome's round */
     engine_watch *watches;          /* [n drafters * n_seq] or NULL */

@@ -32,15 +32,22 @@ typedef struct timing {
     speci_exec *exec;
     const int32_t *seqs; /* [n_seq] */
     int32_t n_seq;
+    int32_t n_timed;     /* so many of them at most had passes of several rows that were timed */
     spec_tree *tree;     /* scratch */
 } timing;
+
+/* The first n_seq sequences, each with the scratch tree. */
+static const speci_exec_input *inputs_of(const timing *t, int32_t n_seq)
+{
+    for (int32_t i = 0; i < n_seq; i++) t->s->inputs[i] = (speci_exec_input){ .slot = t->seqs[i], .tree = t->tree };
+    return t->s->inputs;
+}
 
 static spec_status run_pass(const timing *t, int32_t n_seq, double *ms)
 {
     spec_session *s = t->s;
     const double start = s->now_ms();
-    for (int32_t i = 0; i < n_seq; i++) s->inputs[i] = (speci_exec_input){ .slot = t->seqs[i], .tree = t->tree };
-    SPEC_TRY(t->exec->kind->forward(t->exec, s->inputs, n_seq, NULL, NULL));
+    SPEC_TRY(t->exec->kind->forward(t->exec, inputs_of(t, n_seq), n_seq, NULL, NULL));
     for (int32_t i = 0; i < n_seq; i++) t->exec->kind->commit(t->exec, t->seqs[i], NULL, 0);
     SPEC_TRY(s->ops->sync(s->queue));
     *ms = s->now_ms() - start;
@@ -106,21 +113,64 @@ static double sequences_ms(const spec_cost_table *sequences, const spec_cost_tab
 }
 
 /* Beyond the nodes of one sequence: rows of several, n_max each. */
-static spec_status time_rows(const timing *t, int32_t n_max, const spec_cost_table *sequences, spec_cost_table *out)
+static spec_status time_rows(timing *t, int32_t n_max, const spec_cost_table *sequences, spec_cost_table *out)
 {
     double ms;
+    t->n_timed = 1;
     for (int32_t n = 2; n <= t->n_seq && out->n < MOST_SIZES && !in_proportion(out); n *= 2) {
         SPEC_TRY(time_pass(t, n, n_max, &ms));
+        t->n_timed = n;
         add_entry(out, n * n_max, ms - sequences_ms(sequences, out, n));
     }
     return SPEC_OK;
 }
 
-static spec_status warm_passes(const timing *t, int32_t n_max)
+/* --- passes that are new --- */
+
+/* The power of two below n; 0: there is none. */
+static int32_t size_below(int32_t n)
 {
-    for (int32_t n = 0; (n = next_size(n, n_max)) > 0;) {
+    int32_t size = n > 1;
+    while (size > 0 && 2 * size < n) size *= 2;
+    return size;
+}
+
+/* Of n_seq sequences with trees of up to n_max nodes. The largest first: a device may have room for some. */
+static spec_status warm_trees(const timing *t, int32_t n_seq, int32_t n_max)
+{
+    for (int32_t n = n_max; n > 0; n = size_below(n)) {
         binary_tree(t->tree, n);
-        SPEC_TRY(speci_exec_warm(t->exec, t->seqs[0], t->tree));
+        SPEC_TRY(speci_exec_warm(t->exec, inputs_of(t, n_seq), n_seq));
+    }
+    return SPEC_OK;
+}
+
+/* What each of the first two passes over n nodes takes longer than those behind them. */
+static spec_status time_first(const timing *t, int32_t n_seq, int32_t n, double *out)
+{
+    double first[2], ms, least = 0;
+    binary_tree(t->tree, n);
+    for (int32_t i = 0; i < 2; i++) SPEC_TRY(run_pass(t, n_seq, &first[i]));
+    for (int32_t i = 0; i < 3; i++) {
+        SPEC_TRY(run_pass(t, n_seq, &ms));
+        least = i == 0 || ms < least ? ms : least;
+    }
+    *out = (first[0] + first[1]) / 2 - least;
+    return SPEC_OK;
+}
+
+/* Several sequences: their passes are made ready as far as the device has room. What a pass takes longer all the same while it is new
+ * is measured with trees of a size that was not timed; first_ms [SPECI_LOADS] receives it. Passes that were too large to be timed are
+ * so long that this is little of them. */
+static spec_status warm_sequences(const timing *t, int32_t n_max, double *first_ms)
+{
+    int32_t n = 2 * t->n_timed > t->n_seq ? t->n_seq : t->n_timed;
+    for (; n > 1; n = size_below(n)) {
+        double ms;
+        SPEC_TRY(warm_trees(t, n, n_max));
+        SPEC_TRY(time_first(t, n, speci_max32(size_below(n_max), 1), &ms));
+        const int32_t load = speci_choice_load(n);
+        if (ms > first_ms[load]) first_ms[load] = ms;
     }
     return SPEC_OK;
 }
@@ -131,10 +181,11 @@ static spec_status measure_target(timing *t, spec_cost_profile *out)
 {
     const int32_t n = t->s->n_node;
     t->exec = t->s->exec;
-    SPEC_TRY(warm_passes(t, n));
+    SPEC_TRY(warm_trees(t, 1, n));
     SPEC_TRY(time_nodes(t, n, &out->target));
     SPEC_TRY(time_sequences(t, &out->sequences));
-    return time_rows(t, n, &out->sequences, &out->target);
+    SPEC_TRY(time_rows(t, n, &out->sequences, &out->target));
+    return warm_sequences(t, n, t->s->first_ms[0]);
 }
 
 static spec_status measure_drafter(timing *t, int32_t k)
@@ -144,9 +195,10 @@ static spec_status measure_drafter(timing *t, int32_t k)
     spec_cost_table *out = &t->s->draft_costs[k];
     int32_t n_timed = 0, n_most = 0;
     if (!d->kind->exec || !(t->exec = d->kind->exec(d, t->seqs[0], &n_timed, &n_most))) return SPEC_OK;
-    SPEC_TRY(warm_passes(t, n_most));
+    SPEC_TRY(warm_trees(t, 1, n_most));
     SPEC_TRY(time_nodes(t, n_timed, out));
-    return time_rows(t, n_timed, &none, out);
+    SPEC_TRY(time_rows(t, n_timed, &none, out));
+    return warm_sequences(t, n_timed, t->s->first_ms[1 + k]);
 }
 
 /* The first drafter whose passes can be timed; -1: none. */
@@ -249,30 +301,52 @@ static double target_ms(const void *session, int32_t n_seq, double n_row)
     return speci_cost_ms(&p->target, n_row) + sequences_ms(&p->sequences, &p->target, n_seq);
 }
 
-static double passes_ms(const spec_session *s, int32_t k, int32_t builder, double n_seq)
+/* The passes of a drafter that a builder takes. */
+typedef double (*passes_fn)(const spec_session *s, int32_t k, const spec_builder *b, double n_seq);
+
+static double passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+{
+    return speci_choice_draft_ms(b, &s->draft_costs[k], n_seq);
+}
+
+static double first_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+{
+    const spec_cost_table each = { .n = 1, .n_node = { 1 }, .ms = { (float)s->first_ms[1 + k][speci_choice_load((int32_t)n_seq)] } };
+    return speci_choice_draft_ms(b, &each, n_seq);
+}
+
+static double with_builder(const spec_session *s, int32_t k, int32_t builder, double n_seq, passes_fn passes)
 {
     const spec_builder *b = speci_draft_builder(&s->drafters.draft[k], builder);
-    return b ? speci_choice_draft_ms(b, &s->draft_costs[k], n_seq) : 0;
+    return b ? passes(s, k, b, n_seq) : 0;
 }
 
 /* With a union all drafters are asked, by the builder that the source is named by. */
-static double draft_ms(const void *session, int32_t source, double n_seq)
+static double of_source(const spec_session *s, int32_t source, double n_seq, passes_fn passes)
 {
-    const spec_session *s = session;
     double ms = 0;
     if (s->choice.n_source > s->first_source[s->drafters.n]) {
-        for (int32_t k = 0; k < s->drafters.n; k++) ms += passes_ms(s, k, source, n_seq);
+        for (int32_t k = 0; k < s->drafters.n; k++) ms += with_builder(s, k, source, n_seq, passes);
         return ms;
     }
     int32_t k = 0;
     while (source >= s->first_source[k + 1]) k++;
-    return passes_ms(s, k, source - s->first_source[k], n_seq);
+    return with_builder(s, k, source - s->first_source[k], n_seq, passes);
+}
+
+static double draft_ms(const void *session, int32_t source, double n_seq) { return of_source(session, source, n_seq, passes_ms); }
+
+static double first_ms(const void *session, int32_t source, int32_t n_seq)
+{
+    const spec_session *s = session;
+    return source < 0 ? s->first_ms[0][speci_choice_load(n_seq)] : of_source(s, source, n_seq, first_passes_ms);
 }
 
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile)
 {
     s->profile.struct_size = sizeof s->profile;
     if (!(s->draft_costs = speci_alloc(s->a, (size_t)s->drafters.n, sizeof *s->draft_costs))) return SPEC_E_NOMEM;
+    if (!(s->first_ms = speci_alloc(s->a, 1 + (size_t)s->drafters.n, sizeof *s->first_ms))) return SPEC_E_NOMEM;
     if (profile) {
         SPEC_TRY(spec_cost_load(&s->profile, profile));
         if (first_timed(s) >= 0) s->draft_costs[first_timed(s)] = s->profile.draft;
@@ -280,6 +354,6 @@ spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *pr
     }
     SPEC_TRY(speci_choice_open(&s->choice, adapt));
     SPEC_TRY(speci_watch_open(s));
-    s->choice.costs = (speci_step_costs){ .target = target_ms, .draft = draft_ms, .arg = s, .measured = profile == NULL };
+    s->choice.costs = (speci_step_costs){ .target = target_ms, .draft = draft_ms, .arg = s, .measured = profile == NULL, .first = first_ms };
     return s->choice.mode == SPEC_ADAPT_COST ? complete(s) : SPEC_OK;
 }

@@ -430,7 +430,7 @@ static void free_host(spec_session *s)
     spec_tree_free(&all->merged, s->a);
     speci_round_close(s, &s->round);
     for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) speci_round_close(s, &s->plain[i]);
-    void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->draft_costs, s->plain, s->step_ids,
+    void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->draft_costs, s->first_ms, s->plain, s->step_ids,
                        s->step_logprobs, s->step_results, s->step_seqs, s->taken, s->taps };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }

@@ -187,7 +187,7 @@ spec_status speci_net_prefill(speci_exec *exec, int32_t slot, const int32_t *ids
 spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens);
 spec_status speci_net_flush(speci_exec *exec, int32_t slot);
-spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);
+spec_status speci_net_warm(speci_exec *exec, const speci_exec_input *in, int32_t n_in);
 spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap);
 spec_view speci_net_given(const speci_exec *exec, int32_t tap);
 spec_status speci_net_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,

@@ -90,14 +90,13 @@ spec_status speci_net_flush(speci_exec *exec, int32_t slot)
     return SPEC_OK;
 }
 
-spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree)
+spec_status speci_net_warm(speci_exec *exec, const speci_exec_input *in, int32_t n_in)
 {
     net_exec *net = net_of(exec);
     spec_prepared *const prepared = net->prepared[SPEC_PHASE_DECODE];
-    const speci_exec_input in = { .slot = slot, .tree = tree };
     if (!prepared || !net->ops->plan_warm) return SPEC_OK;
-    SPEC_TRY(speci_net_check_input(net, &in, NULL));
+    for (int32_t k = 0; k < n_in; k++) SPEC_TRY(speci_net_check_input(net, &in[k], NULL));
     SPEC_TRY(speci_net_zero_begun(net));
-    speci_net_describe(net, &in, 1, NULL);
+    speci_net_describe(net, in, n_in, NULL);
     return net->ops->plan_warm(net->queue, prepared, net->block);
 }

@@ -42,6 +42,7 @@ import nets  # noqa: E402
 import sample  # noqa: E402
 import scan  # noqa: E402
 import train_head  # noqa: E402
+import translate  # noqa: E402
 
 VOCAB = 260
 COMMON = {"vocab_size": VOCAB, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 256, "hidden_act": "silu", "tie_word_embeddings": True}
@@ -350,6 +351,37 @@ class Distilling(Case):
         self.refused("has no tensor top_probs", distil.main, argv)
         self.refused("--text is missing", distil.main, argv[:-2])
         self.refused("leave --text", distil.main, argv + ["--text", self.path("text.txt")])
+
+    def test_another_vocabulary(self):
+        """The target's text in other tokens says the same, each token stands behind its row, and what is distilled from it drafts."""
+        other, made, end = self.path("other"), self.path("made"), CONFIGS["llama"]["eos_token_id"]
+        os.mkdir(other), os.mkdir(made)
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True)
+        tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(["<|endoftext|>"] + letters + ["th", "the"])}, [("t", "h"), ("th", "e")]))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+        tokenizer.save(os.path.join(other, "tokenizer.json"))
+        own = corpus.load_tokenizer(self.model())
+        texts = [("the cat and the dog " * 4)[i:i + 40] for i in range(8)]
+        rows = torch.tensor([own.encode(t).ids + [end, 7] for t in texts], dtype=torch.int32)
+        checkpoint.save_tensors(os.path.join(made, "part-00000.safetensors"), {"tokens": rows, "given": torch.full((8,), 4, dtype=torch.int32)})
+        argv = [self.path("target"), other, "--generated", made, "--out", self.path("translated"), "--length", "16"]
+        with quiet():
+            translate.main(argv)
+        ids, behind, probs = corpus.load_logits(self.path("translated"), checkpoint.read_config(self.path("translated")))
+        stream = ids.flatten().tolist()
+        self.assertEqual(behind.flatten().tolist()[:-1], stream[1:])
+        self.assertTrue((probs == 1).all())
+        said = "".join(texts)
+        self.assertTrue(said.startswith(tokenizer.decode(stream, skip_special_tokens=True)) and len(said) < len(stream) * 2)
+        self.assertIn(tokenizer.token_to_id("the"), stream)
+        out = self.path("out")
+        with quiet():
+            distil.main([self.path("translated"), "--logits", self.path("translated"), "--out", out, "--layers", "1", "--width", "16", "--head-dim", "16",
+                         "--state", "16", "--batch", "2", "--steps", "3", "--device", "cpu"])
+        self.assertEqual(checkpoint.read_config(out)["vocab_size"], tokenizer.get_vocab_size())
+        self.assertEqual(self.loads(self.path("target"), "-md", out), self.loads(self.path("target")))
+        self.refused("in the other vocabulary; --length is 512", translate.main, argv[:-1] + ["512"])
 
     def test_refusals(self):
         out = self.path("out")
