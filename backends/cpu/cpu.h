@@ -29,6 +29,11 @@
 #else
 #define CPU_X86 0
 #endif
+#if CPU_X86 && defined(SPEC_HAVE_AMX) /* the compiler knows it */
+#define CPU_AMX 1
+#else
+#define CPU_AMX 0
+#endif
 
 #define CPU_TRY(call)                                                                              \
     do {                                                                                           \
