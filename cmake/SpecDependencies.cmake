@@ -5,6 +5,7 @@
 #   SPEC_WITH_CUDA    ON where the CUDA backend is built; then the language CUDA is enabled. Else cuda_reason says why not
 #   SPEC_WITH_TESTS   ON where the tests are built; else tests_reason says why not
 
+include(CheckCSourceCompiles)
 find_package(PkgConfig REQUIRED)
 set(THREADS_PREFER_PTHREAD_FLAG OFF)
 find_package(Threads REQUIRED)
@@ -30,6 +31,15 @@ if(SPEC_TOKENIZER)
   spec_require(libpcre2-8 libpcre2-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
   spec_require(libutf8proc libutf8proc-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
 endif()
+
+# ------------------------------------------------------------------------- instruction sets ---
+
+# Sets `out` (of the cache) to whether the compiler knows flags, a list, and a statement of immintrin.h.
+function(spec_compiles out flags statement)
+  list(JOIN flags " " CMAKE_REQUIRED_FLAGS)
+  set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY) # nothing is linked or run
+  check_c_source_compiles("#include <immintrin.h>\nvoid probe(void);\nvoid probe(void) { ${statement} }" ${out})
+endfunction()
 
 # ------------------------------------------------------------------------------------------ CUDA ---
 

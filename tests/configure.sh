@@ -27,6 +27,20 @@ says '^--   tests +off: cmocka was not found .*libcmocka-dev'
 if configure "$source" "$work/plain" -DSPEC_TESTS=ON; then fail "SPEC_TESTS=ON does not insist"; fi
 says 'SPEC_TESTS=ON, but cmocka'
 
+# A compiler that does not know AMX.
+cat > "$work/cc" << END
+#!/bin/sh
+case "\$*" in *-mamx*) echo "error: unrecognized command-line option '-mamx-tile'" >&2; exit 1 ;; esac
+exec "$cc" "\$@"
+END
+chmod +x "$work/cc"
+if [ "$(uname -m)" = x86_64 ]; then
+    cmake -S "$source" -B "$work/no_amx" -DCMAKE_C_COMPILER="$work/cc" -DSPEC_CUDA=OFF -DSPEC_TESTS=OFF -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+        > "$work/log" 2>&1 || fail "needs a compiler that knows AMX"
+    says "^--   AMX +off: .* does not know -mamx-tile"
+    if grep -E -- '-mamx|cpu_linear_amx' "$work/no_amx/compile_commands.json" > /dev/null; then fail "AMX is compiled"; fi
+fi
+
 # Inside another project.
 configure "$source/tests/consumer" "$work/inside" -DSPEC_SOURCE="$source" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON ||
     fail "not a part of another project"

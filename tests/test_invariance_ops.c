@@ -81,12 +81,12 @@ static void check_rows(rowwise *t)
     for (int32_t r = 0; r < ROWS; r++) free(alone[r]);
 }
 
-/* Values in (-1, 1). */
-static row_tensor input_rows(const test_device *d, int32_t cols, spec_dtype type)
+/* Values in (-size, size). */
+static row_tensor input_rows(const test_device *d, int32_t cols, spec_dtype type, double size)
 {
     test_random random = { 20 };
     const size_t n = (size_t)SLOTS * (size_t)cols;
-    double *v = test_values(&random, n, 1.0);
+    double *v = test_values(&random, n, size);
     row_tensor t = { .b = test_buffer_from(d, v, n, type), .row = (size_t)cols * test_type_size(type) };
     t.all = test_read_raw(&t.b);
     free(v);
@@ -166,6 +166,15 @@ static const linear_case behind_norm[] = {
     { "behind_norm_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
 };
 
+/* Inputs of which half are subnormal: what some instructions take for zero is zero for every number of rows. */
+static const linear_case tiny[] = {
+    { "tiny_bf16", 288, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "tiny_q8", 608, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
+    { "tiny_q8_one_panel", 96, 33, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
+    { "tiny_q4_1", 288, 72, SPEC_DTYPE_Q4_1, SPEC_DTYPE_BF16, 0 },
+    { "tiny_q6_k", 512, 72, SPEC_DTYPE_Q6_K, SPEC_DTYPE_BF16, 0 },
+};
+
 static spec_op norm_op(const test_buffer *weight, spec_norm_kind kind, int32_t dim, const test_buffer *x, const test_buffer *y)
 {
     return (spec_op){ .kind = SPEC_OP_NORM,
@@ -174,7 +183,7 @@ static spec_op norm_op(const test_buffer *weight, spec_norm_kind kind, int32_t d
 }
 
 /* behind: a norm of the rows is what the product reads. */
-static void check_linear(const test_device *d, const linear_case *c, bool behind)
+static void check_linear(const test_device *d, const linear_case *c, bool behind, double size)
 {
     test_random random = { 21 };
     int32_t n_y = c->glu ? c->n_out / 2 : c->n_out;
@@ -182,7 +191,7 @@ static void check_linear(const test_device *d, const linear_case *c, bool behind
     spec_weight *w = test_weight(d, v, c->n_out, c->n_in, c->weight, c->compute, c->glu, 1);
     test_buffer norm_weight = test_floats(d, v, (size_t)c->n_in);
     row_tensor normed = output_rows(d, c->n_in, c->compute);
-    rowwise t = { .d = d, .name = c->name, .in = input_rows(d, c->n_in, behind ? SPEC_DTYPE_F32 : c->compute),
+    rowwise t = { .d = d, .name = c->name, .in = input_rows(d, c->n_in, behind ? SPEC_DTYPE_F32 : c->compute, size),
                   .out = output_rows(d, n_y, SPEC_DTYPE_F32) };
     if (behind) t.ops[t.n_op++] = norm_op(&norm_weight, SPEC_NORM_RMS, c->n_in, &t.in.b, &normed.b);
     t.ops[t.n_op++] = (spec_op){ .kind = SPEC_OP_LINEAR,
@@ -203,7 +212,7 @@ static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim, s
     test_random random = { 22 };
     double *v = test_values(&random, (size_t)dim, 1.0);
     test_buffer weight = test_floats(d, v, (size_t)dim);
-    rowwise t = { .d = d, .name = "norm", .n_op = 1, .in = input_rows(d, dim, SPEC_DTYPE_F32), .out = output_rows(d, dim, y) };
+    rowwise t = { .d = d, .name = "norm", .n_op = 1, .in = input_rows(d, dim, SPEC_DTYPE_F32, 1.0), .out = output_rows(d, dim, y) };
     t.ops[0] = norm_op(&weight, kind, dim, &t.in.b, &t.out.b);
     check_rows(&t);
     close_rows(&t);
@@ -213,8 +222,9 @@ static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim, s
 
 static void each_rows(test_device *d)
 {
-    for (int32_t i = 0; i < N_ELEMENTS(linears); i++) check_linear(d, &linears[i], false);
-    for (int32_t i = 0; i < N_ELEMENTS(behind_norm); i++) check_linear(d, &behind_norm[i], true);
+    for (int32_t i = 0; i < N_ELEMENTS(linears); i++) check_linear(d, &linears[i], false, 1.0);
+    for (int32_t i = 0; i < N_ELEMENTS(behind_norm); i++) check_linear(d, &behind_norm[i], true, 1.0);
+    for (int32_t i = 0; i < N_ELEMENTS(tiny) && strncmp(d->name, "cpu", 3) == 0; i++) check_linear(d, &tiny[i], false, 2e-38);
     check_norm(d, SPEC_NORM_RMS, 67, SPEC_DTYPE_F32);
     check_norm(d, SPEC_NORM_LAYER, 256, SPEC_DTYPE_F32);
     check_norm(d, SPEC_NORM_RMS, 48, SPEC_DTYPE_F32);

@@ -29,6 +29,11 @@
 #else
 #define CPU_X86 0
 #endif
+#if CPU_X86 && defined(SPEC_HAVE_AMX) /* the compiler knows it */
+#define CPU_AMX 1
+#else
+#define CPU_AMX 0
+#endif
 
 #define CPU_TRY(call)                                                                              \
     do {                                                                                           \
@@ -182,8 +187,8 @@ struct cpu_loops {
     void (*norm)(const spec_norm_args *a, float *y, const float *x, const float *gate);
     /* y = x * rsqrt(mean(x^2) + eps) * weight */
     void (*rms)(float *y, const float *x, const float *weight, float eps, size_t n);
-    /* n <= SPEC_PAGE keys and values, in position order, join the softmax of q [d]; cap 0 = none */
-    void (*attend)(cpu_attend *s, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
+    /* n <= SPEC_PAGE keys and values, in position order and of dtype (f32 or bf16), join the softmax of q [d]; cap 0 = none */
+    void (*attend)(cpu_attend *s, const float *q, const void *const *k, const void *const *v, spec_dtype dtype, int32_t n, size_t d,
                    float scale, float cap);
     /* y[c] = silu(bias[c] + sum_k w[k][c] u[k][c]), oldest tap first */
     void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, bool silu,

@@ -30,11 +30,12 @@ spec_status speci_cpu_check_attention(spec_device *dev, const spec_op *op)
 enum { TILE_ROWS = 16 };
 
 /* A task has up to 16 rows of a sequence and the query heads of one key head, so that a block of the cache becomes float32
- * once for all of them; of a pass with one row a query head, so that there are tasks enough. */
+ * once for all of them; fewer where there are not tasks enough. One row reads bf16 where it lies. */
 typedef struct attention_job {
     spec_queue *q;
     const spec_attention_args *a;
-    int32_t heads; /* of a task */
+    int32_t heads, rows; /* of a task, at most */
+    spec_dtype dtype;    /* of keys and values in blocks */
 } attention_job;
 
 /* A task's row. */
@@ -43,10 +44,10 @@ typedef struct tile_row {
     int32_t slot[SPEC_MAX_DEPTH + 1]; /* decode passes: of the ancestor of each depth, and its own */
 } tile_row;
 
-/* 64 positions, from t0 on, as float32: where they lie, or copies. */
+/* 64 positions, from t0 on: where they lie, or copies as float32. */
 typedef struct kv_block {
     float *k_copy, *v_copy; /* [SPEC_PAGE][d] */
-    const float *k[SPEC_PAGE], *v[SPEC_PAGE];
+    const void *k[SPEC_PAGE], *v[SPEC_PAGE];
 } kv_block;
 
 static void find_row(const spec_step_block *b, const spec_step_seq *s, int32_t row, int32_t window, tile_row *out)
@@ -58,19 +59,19 @@ static void find_row(const spec_step_block *b, const spec_step_seq *s, int32_t r
     for (int32_t i = s->n_fed + row - s->first_row; i >= 0; i = nodes[i].parent) out->slot[nodes[i].depth] = s->n_past + i;
 }
 
-/* Entry `at` of the block: what lies at `slot`. */
-static void fetch(const attention_job *job, kv_block *block, int32_t at, const int32_t *pages, int32_t slot, int32_t kv_head)
+/* Entries at .. at + n - 1 of the block: what lies at `slot` and behind it, all in its page. */
+static void fetch(const attention_job *job, kv_block *block, int32_t at, int32_t n, const int32_t *pages, int32_t slot, int32_t kv_head)
 {
     const spec_kv *kv = &job->a->kv;
-    const size_t d = (size_t)kv->head_dim;
-    const void *k = cpu_kv_at(kv, kv->k, pages, slot, kv_head), *v = cpu_kv_at(kv, kv->v, pages, slot, kv_head);
-    if (kv->dtype != SPEC_DTYPE_F32) {
+    const size_t d = (size_t)kv->head_dim, bytes = d * cpu_dtype_size(job->dtype);
+    const uint8_t *k = cpu_kv_at(kv, kv->k, pages, slot, kv_head), *v = cpu_kv_at(kv, kv->v, pages, slot, kv_head);
+    if (kv->dtype != job->dtype) {
         float *k_copy = block->k_copy + (size_t)at * d, *v_copy = block->v_copy + (size_t)at * d;
-        job->q->dev->loops->load(k_copy, k, kv->dtype, d);
-        job->q->dev->loops->load(v_copy, v, kv->dtype, d);
-        k = k_copy, v = v_copy;
+        job->q->dev->loops->load(k_copy, k, kv->dtype, (size_t)n * d);
+        job->q->dev->loops->load(v_copy, v, kv->dtype, (size_t)n * d);
+        k = (const uint8_t *)k_copy, v = (const uint8_t *)v_copy;
     }
-    block->k[at] = k, block->v[at] = v;
+    for (int32_t i = at; i < at + n; i++, k += bytes, v += bytes) block->k[i] = k, block->v[i] = v;
 }
 
 /* Scratch of a task: copies of the prefix's block and of a row's own, then for each row and head its sums. */
@@ -78,7 +79,7 @@ size_t speci_cpu_attention_scratch(const spec_attention_args *a)
 {
     if (a->kv.n_kv_head < 1 || a->kv.head_dim < 1 || a->n_head < 1) return 0;
     const size_t d = (size_t)a->kv.head_dim, heads = (size_t)(a->n_head / a->kv.n_kv_head);
-    return 4 * SPEC_PAGE * d * sizeof(float) + TILE_ROWS * heads * (d * sizeof(float) + sizeof(cpu_attend));
+    return 4 * SPEC_PAGE * d * sizeof(float) + TILE_ROWS * heads * (d * sizeof(float) + sizeof(cpu_attend)) + sizeof(float);
 }
 
 /* Rows [row0, row0 + n) of a sequence, heads [head0, head0 + job->heads). */
@@ -108,8 +109,8 @@ static void find_rows(tile *t)
 static void use_scratch(tile *t, uint8_t *scratch)
 {
     const size_t d = (size_t)t->job->a->kv.head_dim, copy = SPEC_PAGE * d, n = (size_t)(t->n * t->job->heads);
-    t->states = (cpu_attend *)(void *)scratch;
-    float *copies = (float *)(void *)(t->states + n), *sums = copies + 4 * copy;
+    float *copies = (float *)(void *)scratch, *sums = copies + 4 * copy; /* first: rows of copies begin where lines of the cache do */
+    t->states = (cpu_attend *)(void *)(sums + (n * d + 1) / 2 * 2);
     t->prefix.k_copy = copies, t->prefix.v_copy = copies + copy;
     t->own.k_copy = copies + 2 * copy, t->own.v_copy = copies + 3 * copy;
     memset(sums, 0, n * d * sizeof *sums);
@@ -121,19 +122,20 @@ static void attend_block(tile *t, int32_t t0)
 {
     const spec_attention_args *a = t->job->a;
     const int32_t *pages = spec_step_pages(t->job->q->step) + t->s->first_page, heads = t->job->heads, dim = a->kv.head_dim;
-    for (int32_t p = cpu_max(t0, t->first); p < cpu_min(t0 + SPEC_PAGE, t->same); p++)
-        fetch(t->job, &t->prefix, p - t0, pages, p, t->kv_head);
+    const int32_t from = cpu_max(t0, t->first), to = cpu_min(t0 + SPEC_PAGE, t->same);
+    if (from < to) fetch(t->job, &t->prefix, from - t0, to - from, pages, from, t->kv_head); /* a position is its slot */
     for (int32_t r = 0; r < t->n; r++) {
         const tile_row *row = &t->rows[r];
         const int32_t begin = cpu_max(t0, row->first), end = cpu_min(t0 + SPEC_PAGE, row->position + 1);
         for (int32_t p = begin; p < end; p++) {
             const int32_t i = p - t0;
-            if (p >= t->same) fetch(t->job, &t->own, i, pages, row->slot[p - t->same], t->kv_head);
+            if (p >= t->same) fetch(t->job, &t->own, i, 1, pages, row->slot[p - t->same], t->kv_head);
             else t->own.k[i] = t->prefix.k[i], t->own.v[i] = t->prefix.v[i];
         }
         for (int32_t h = 0; h < heads && begin < end; h++)
             t->job->q->dev->loops->attend(&t->states[r * heads + h], cpu_at(&a->q, t->row0 + r, (t->head0 + h) * dim),
-                                          t->own.k + begin - t0, t->own.v + begin - t0, end - begin, (size_t)dim, a->scale, a->cap);
+                                          t->own.k + begin - t0, t->own.v + begin - t0, t->job->dtype, end - begin, (size_t)dim,
+                                          a->scale, a->cap);
     }
 }
 
@@ -149,9 +151,29 @@ static void store_tile(const tile *t)
     }
 }
 
-static int32_t tiles_of(const spec_step_seq *s)
+static int32_t tiles_of(const attention_job *job, const spec_step_seq *s)
 {
-    return cpu_parts(s->n_row, TILE_ROWS);
+    return cpu_parts(s->n_row, job->rows);
+}
+
+static int32_t n_task(const attention_job *job)
+{
+    const spec_step_block *b = job->q->step;
+    int32_t tiles = 0;
+    for (int32_t i = 0; i < b->n_seq; i++) tiles += tiles_of(job, &spec_step_seqs(b)[i]);
+    return tiles * (job->a->n_head / job->heads);
+}
+
+/* Where a thread would have one task or none, tasks are made smaller: down to four rows, then to a head. */
+static attention_job divide(spec_queue *q, const spec_attention_args *a)
+{
+    enum { ROWS_MIN = 4, TASKS = 2 /* of a thread */ };
+    const bool one = q->step->n_row == 1;
+    attention_job job = { q, a, a->n_head / a->kv.n_kv_head, TILE_ROWS, one && a->kv.dtype == SPEC_DTYPE_BF16 ? SPEC_DTYPE_BF16 : SPEC_DTYPE_F32 };
+    const int32_t enough = TASKS * q->dev->host->n_threads;
+    while (n_task(&job) < enough && job.rows > ROWS_MIN) job.rows /= 2;
+    if (one || n_task(&job) < enough) job.heads = 1;
+    return job;
 }
 
 /* Task i: of all sequences' tiles of rows the i / n-th, n tasks to each. */
@@ -162,10 +184,10 @@ static void attention_task(void *arg, int32_t i)
     const int32_t n = a->n_head / job->heads;
     const spec_step_seq *s = spec_step_seqs(job->q->step);
     int32_t at = i / n;
-    for (; at >= tiles_of(s); s++) at -= tiles_of(s);
+    for (; at >= tiles_of(job, s); s++) at -= tiles_of(job, s);
 
-    tile t = { .job = job, .s = s, .row0 = s->first_row + at * TILE_ROWS, .head0 = i % n * job->heads };
-    t.n = cpu_min(TILE_ROWS, s->n_row - at * TILE_ROWS);
+    tile t = { .job = job, .s = s, .row0 = s->first_row + at * job->rows, .head0 = i % n * job->heads };
+    t.n = cpu_min(job->rows, s->n_row - at * job->rows);
     t.kv_head = t.head0 / (a->n_head / a->kv.n_kv_head);
     find_rows(&t);
     uint8_t *scratch = speci_cpu_scratch_take(job->q);
@@ -179,13 +201,10 @@ spec_status speci_cpu_attention(spec_queue *q, const spec_op *op)
 {
     const spec_attention_args *a = &op->u.attention;
     CPU_TRY(speci_cpu_check_attention(q->dev, op));
-    const spec_step_block *b = q->step;
     if (speci_cpu_attention_scratch(a) > q->slot_bytes)
         return q->dev->host->fail(SPEC_E_INVALID, "attention: %zu bytes of scratch, the queue was opened for %zu",
                                   speci_cpu_attention_scratch(a), q->slot_bytes);
-    attention_job job = { q, a, b->n_row > 1 ? a->n_head / a->kv.n_kv_head : 1 };
-    int32_t tiles = 0;
-    for (int32_t i = 0; i < b->n_seq; i++) tiles += tiles_of(&spec_step_seqs(b)[i]);
-    speci_cpu_parallel(q->dev->pool, tiles * (a->n_head / job.heads), attention_task, &job);
+    attention_job job = divide(q, a);
+    speci_cpu_parallel(q->dev->pool, n_task(&job), attention_task, &job);
     return SPEC_OK;
 }

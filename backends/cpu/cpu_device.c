@@ -5,8 +5,10 @@
 
 /* Best first; the last one runs everywhere. */
 static const cpu_isa *const isas[] = {
-#if CPU_X86
+#if CPU_AMX
     &speci_cpu_isa_amx,
+#endif
+#if CPU_X86
     &speci_cpu_isa_avx512bf16,
     &speci_cpu_isa_avx512,
     &speci_cpu_isa_avx2,
@@ -25,6 +27,8 @@ static spec_status choose_isa(const cpu_isa **out, const spec_host *host, const 
         if (isas[i]->supported() && (!any || !isas[i]->preferred || isas[i]->preferred())) return SPEC_OK;
         if (!any) return host->fail(SPEC_E_DEVICE, "cpu: this machine has no %s", arg);
     }
+    if (strcmp(arg, "amx") == 0)
+        return host->fail(SPEC_E_DEVICE, "cpu: this library was built without amx, which its compiler did not know");
     return host->fail(SPEC_E_INVALID, "cpu: no kernels named \"%s\"; there are portable, avx2, avx512, avx512bf16, amx", arg);
 }
 

@@ -24,6 +24,16 @@ enum { UNIT = 4 };
 typedef float unit __attribute__((vector_size(4 * UNIT)));
 enum { UNITS = LANES / UNIT };
 
+#define TILE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+TILE unit load_unit(const float *from)
+{
+    unit v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
 static inline float add_lanes(const float *acc)
 {
     typedef float four __attribute__((vector_size(16)));
@@ -175,33 +185,108 @@ static void norm(const spec_norm_args *a, float *y, const float *x, const float 
 
 /* --- attention --- */
 
-static inline float dot(const float *x, const float *y, size_t n)
+static float max_of(const float *v, size_t n)
 {
-    unit acc[UNITS] = { { 0 } };
-    float sums[LANES];
+    float m[LANES];
+    for (int j = 0; j < LANES; j++) m[j] = -INFINITY;
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < UNITS; j++) {
-            unit u, v;
-            memcpy(&u, x + i + j * UNIT, sizeof u);
-            memcpy(&v, y + i + j * UNIT, sizeof v);
-            acc[j] += u * v;
-        }
-    memcpy(sums, acc, sizeof sums);
-    for (size_t j = 0; i + j < n; j++) sums[j] += x[i + j] * y[i + j];
-    return add_lanes(sums);
+        for (size_t j = 0; j < LANES; j++) m[j] = v[i + j] > m[j] ? v[i + j] : m[j];
+    for (size_t j = 0; i + j < n; j++) m[j] = v[i + j] > m[j] ? v[i + j] : m[j];
+    for (int j = 1; j < LANES; j++) m[0] = m[j] > m[0] ? m[j] : m[0];
+    return m[0];
 }
 
-static inline void axpy(float *restrict y, float f, const float *restrict x, size_t n)
+/* Units of values as they lie in the cache: float32, or bf16. */
+typedef uint16_t half_unit __attribute__((vector_size(2 * UNIT)));
+typedef uint32_t bits_unit __attribute__((vector_size(4 * UNIT)));
+
+TILE unit load_values(const void *from, size_t i, bool bf16)
 {
-    for (size_t i = 0; i < n; i++) y[i] += f * x[i];
+    if (!bf16) return load_unit((const float *)from + i);
+    half_unit h;
+    memcpy(&h, (const uint16_t *)from + i, sizeof h);
+    return (unit)(__builtin_convertvector(h, bits_unit) << 16);
 }
 
-/* y + f[0] x[0] + f[1] x[1] + ..., four at a time: y is read and written once for them. */
-static inline void axpy4(float *restrict y, const float f[4], const float *const x[4], size_t n)
+TILE float value_of(const void *from, size_t i, bool bf16)
 {
-    const float *restrict a = x[0], *restrict b = x[1], *restrict c = x[2], *restrict d = x[3];
-    for (size_t i = 0; i < n; i++) y[i] = y[i] + f[0] * a[i] + f[1] * b[i] + f[2] * c[i] + f[3] * d[i];
+    return bf16 ? speci_from_bf16(((const uint16_t *)from)[i]) : ((const float *)from)[i];
+}
+
+/* The sums of four, each as add_lanes makes it. */
+static inline void add_lanes4(float *s, const float (*acc)[LANES])
+{
+#if defined(__x86_64__)
+    __m128 v[4];
+    for (int k = 0; k < 4; k++)
+        v[k] = _mm_add_ps(_mm_add_ps(_mm_loadu_ps(acc[k]), _mm_loadu_ps(acc[k] + 8)),
+                          _mm_add_ps(_mm_loadu_ps(acc[k] + 4), _mm_loadu_ps(acc[k] + 12)));
+    _MM_TRANSPOSE4_PS(v[0], v[1], v[2], v[3]);
+    _mm_storeu_ps(s, _mm_add_ps(_mm_add_ps(v[0], v[2]), _mm_add_ps(v[1], v[3])));
+#else
+    for (int k = 0; k < 4; k++) s[k] = add_lanes(acc[k]);
+#endif
+}
+
+/* s[k] = x y[k] for n_y of them, 4 or 1, in chains that do not wait for each other. n_y and bf16 are constants where this is called. */
+TILE void dots(float *s, const float *x, const void *const *y, size_t n_y, size_t n, bool bf16)
+{
+    unit acc[4][UNITS];
+    float sums[4][LANES];
+    size_t i = 0;
+    UNROLL
+    for (size_t k = 0; k < n_y; k++) memset(acc[k], 0, sizeof acc[k]);
+    for (; i + LANES <= n; i += LANES)
+        UNROLL
+        for (size_t j = 0; j < UNITS; j++)
+            UNROLL
+            for (size_t k = 0; k < n_y; k++) acc[k][j] += load_unit(x + i + j * UNIT) * load_values(y[k], i + j * UNIT, bf16);
+    UNROLL
+    for (size_t k = 0; k < n_y; k++) memcpy(sums[k], acc[k], sizeof sums[k]);
+    for (size_t j = 0; i + j < n; j++)
+        for (size_t k = 0; k < n_y; k++) sums[k][j] += x[i + j] * value_of(y[k], i + j, bf16);
+    if (n_y == 4) add_lanes4(s, sums);
+    else s[0] = add_lanes(sums[0]);
+}
+
+static inline float dot(const float *x, const float *y, size_t n)
+{
+    float s;
+    const void *const one = y;
+    dots(&s, x, &one, 1, n, false);
+    return s;
+}
+
+/* y += f[0] x[0] + f[1] x[1] + ..., one after the other: `n_unit` units of y, a constant where this is called, stay in registers.
+ * Returns total + f[0] + f[1] + ...: a chain beside these. */
+TILE float add_units(float *y, const float *f, const void *const *x, size_t n_x, size_t at, size_t n_unit, bool bf16, float total)
+{
+    unit sum[4];
+    UNROLL
+    for (size_t i = 0; i < n_unit; i++) sum[i] = load_unit(y + at + i * UNIT);
+    for (size_t j = 0; j < n_x; j++) {
+        total += f[j];
+        UNROLL
+        for (size_t i = 0; i < n_unit; i++) sum[i] += f[j] * load_values(x[j], at + i * UNIT, bf16);
+    }
+    memcpy(y + at, sum, n_unit * sizeof *sum);
+    return total;
+}
+
+/* The same for all of y. */
+TILE float add_scaled(float *y, const float *f, const void *const *x, size_t n_x, size_t n, bool bf16, float total)
+{
+    size_t i = 0;
+    float sum = total;
+    if (n < 4 * UNIT)
+        for (size_t j = 0; j < n_x; j++) sum += f[j];
+    else sum = add_units(y, f, x, n_x, 0, 4, bf16, total), i = 4 * UNIT;
+    for (; i + 4 * UNIT <= n; i += 4 * UNIT) (void)add_units(y, f, x, n_x, i, 4, bf16, 0.0f);
+    for (; i + UNIT <= n; i += UNIT) (void)add_units(y, f, x, n_x, i, 1, bf16, 0.0f);
+    for (; i < n; i++)
+        for (size_t j = 0; j < n_x; j++) y[i] += f[j] * value_of(x[j], i, bf16);
+    return sum;
 }
 
 /* s = cap tanh(s / cap). Returns the largest of these and m. */
@@ -213,26 +298,29 @@ static float cap_scores(float *s, int32_t n, float cap, float m)
 }
 
 /* m' = max(m, s);  o' = o e^(m - m') + sum_j e^(s_j - m') v_j;  l' likewise   (algorithms.md 6) */
-static void attend(cpu_attend *st, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
-                   float scale, float cap)
+TILE void attend_values(cpu_attend *st, const float *q, const void *const *k, const void *const *v, int32_t n, size_t d, float scale, float cap,
+                        bool bf16)
 {
     float s[SPEC_PAGE], m = st->m;
-    for (int32_t j = 0; j < n; j++) {
-        s[j] = dot(q, k[j], d) * scale;
-        m = s[j] > m ? s[j] : m;
-    }
-    if (cap > 0.0f) m = cap_scores(s, n, cap, st->m);
+    int32_t j = 0;
+    for (; j + 4 <= n; j += 4) dots(s + j, q, k + j, 4, d, bf16);
+    for (; j < n; j++) dots(s + j, q, k + j, 1, d, bf16);
+    for (j = 0; j < n; j++) s[j] *= scale;
+    const float most = max_of(s, (size_t)n);
+    m = cap > 0.0f ? cap_scores(s, n, cap, m) : most > m ? most : m;
     float old = cpu_exp(st->m - m);
     if (st->l == 0.0f) old = 0.0f; /* nothing yet: m may be -inf */
-    float l = st->l * old;
     for (size_t i = 0; i < d; i++) st->o[i] *= old;
-    for (int32_t j = 0; j < n; j++) s[j] = cpu_exp(s[j] - m);
-    for (int32_t j = 0; j < n; j++) l += s[j];
-    int32_t j = 0;
-    for (; j + 4 <= n; j += 4) axpy4(st->o, s + j, v + j, d);
-    for (; j < n; j++) axpy(st->o, s[j], v[j], d);
+    for (j = 0; j < n; j++) s[j] = cpu_exp(s[j] - m);
+    st->l = add_scaled(st->o, s, v, (size_t)n, d, bf16, st->l * old);
     st->m = m;
-    st->l = l;
+}
+
+static void attend(cpu_attend *st, const float *q, const void *const *k, const void *const *v, spec_dtype dtype, int32_t n, size_t d, float scale,
+                   float cap)
+{
+    if (dtype == SPEC_DTYPE_BF16) attend_values(st, q, k, v, n, d, scale, cap, true);
+    else attend_values(st, q, k, v, n, d, scale, cap, false);
 }
 
 /* --- convolution, scan --- */
@@ -328,18 +416,6 @@ static void scan_out(float *y, const float *d, bool heads, const float *x, const
 #include "backends/cpu/cpu_loops_chunked.h"
 
 /* --- rows of logits --- */
-
-static float max_of(const float *v, size_t n)
-{
-    float m[LANES];
-    for (int j = 0; j < LANES; j++) m[j] = -INFINITY;
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < LANES; j++) m[j] = v[i + j] > m[j] ? v[i + j] : m[j];
-    for (size_t j = 0; i + j < n; j++) m[j] = v[i + j] > m[j] ? v[i + j] : m[j];
-    for (int j = 1; j < LANES; j++) m[0] = m[j] > m[0] ? m[j] : m[0];
-    return m[0];
-}
 
 static double exps(float *e, const float *v, float m, float t, size_t n)
 {

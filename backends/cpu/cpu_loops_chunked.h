@@ -2,8 +2,6 @@
  *
  * A product of a row of the state and C of a node is summed as dot() does it, over the same partial sums added in the
  * same order, so its bits do not depend on how many rows and nodes are taken at once. */
-#define TILE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 /* Rows and nodes whose sums stay in registers. */
 #if defined(__AVX512F__)
@@ -13,13 +11,6 @@ enum { TILE_ROWS = 4, TILE_NODES = 2 };
 #endif
 
 typedef float four __attribute__((vector_size(16)));
-
-TILE unit load_unit(const float *from)
-{
-    unit v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
 
 /* --- weights of tokens --- */
 
