@@ -72,7 +72,7 @@ static spec_status special_of(const spec_model *m, const char *stop, int32_t *ou
     size_t n = 0;
     int32_t id = -1;
     const spec_status status = spec_tokenizer_encode(m->tokenizer, &id, 1, &n, stop, strlen(stop), SPEC_TOKEN_PARSE_SPECIAL);
-    if (status != SPEC_OK && status != SPEC_E_FULL) return status;
+    if (status != SPEC_OK && status != SPEC_E_FULL) return speci_fail(status, "stop string \"%.100s\": %s", stop, spec_last_error());
     *out = n == 1 && spec_tokenizer_is_special(m->tokenizer, id) ? id : -1;
     return SPEC_OK;
 }
