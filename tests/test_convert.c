@@ -431,7 +431,7 @@ static int stop(void *user_data, double fraction)
 /* Fails, and leaves what was there, alone. */
 static void refuse(const char *from, const spec_convert_params *p, spec_status code, const char *part)
 {
-    static const char old[] = "old";
+    static const char old[] = "GGUF, as the file was";
     char *text;
     size_t n;
     FILE *f = fopen(file, "w");
@@ -474,7 +474,7 @@ static void refusals(void **state)
                    "layer_types is no pattern that a GGUF file can say: every second layer attends to all");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
-    refuse(dir, &p, SPEC_E_IO, "config.json is missing");
+    refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
     refuse("no/such", &p, SPEC_E_IO, "no such directory");
     p.type = "q3";
     refuse(GOLDEN "/llama2", &p, SPEC_E_INVALID, "type is \"q3\", expected one of f32, f16, ");
