@@ -95,6 +95,11 @@ cmp -s "$work/corpus.txt" "$work/same.txt" || fail "the corpus was overwritten b
 run 0 ngram build "$work/corpus.txt" -m "$target" -o "$work/t.png";  no_out; err_has 'continuations of .* contexts, from [0-9]+ tokens of 1 texts'
 run 0 ngram build "$work/corpus.jsonl" --tokenizer "$target" -o "$work/json.png"; no_out
 cmp -s "$work/t.png" "$work/json.png" || fail "text and JSON lines give unlike tables"
+for file in corpus.txt corpus.jsonl; do
+    { printf '\357\273\277'; cat "$work/$file"; } > "$work/marked.${file#*.}"
+    run 0 ngram build "$work/marked.${file#*.}" -m "$target" -o "$work/marked.png"
+    cmp -s "$work/t.png" "$work/marked.png" || fail "a byte order mark is read as text"
+done
 "$spec" ngram build - -m "$target" -o "$work/in.png" < "$work/corpus.txt" 2> "$work/err" || fail "a corpus from stdin"
 cmp -s "$work/t.png" "$work/in.png" || fail "a corpus from stdin gives another table"
 run 0 ngram build "$work/corpus.jsonl" --json-field body -m "$target" -o "$work/body.png" --order 1 --length 2 --rows 1 --min-count 1 --memory 1
@@ -629,9 +634,9 @@ if [ -w /dev/full ]; then
 fi
 
 # --- streams that the caller has closed: no file gets their number, and a closed stdout is a failure ---
-closed() { # CODE MESSAGE: of the command that was just tried
-    what="$2, with closed streams" got=$3
-    [ "$got" -eq "$1" ] || fail "exit code $got, expected $1"
+closed() { # CODE WHAT GOT: WHAT has ended with GOT
+    what="spec $2, with closed streams"
+    [ "$3" -eq "$1" ] || fail "exit code $3, expected $1"
 }
 "$spec" run "$target" -p a -n 3 >&- 2> "$work/err";                  closed 1 run $?; err_has 'spec: stdout: Bad file descriptor'
 "$spec" run "$target" -p a -n 3 --json >&- 2> "$work/err";           closed 1 "run --json" $?; err_has 'spec: stdout: Bad file'
