@@ -89,7 +89,7 @@ static spec_status list_ends(engine_request *r, const spec_model *m)
     r->n_eos = r->n_end;
     r->p.end_ids = r->ends + n_own;
     for (int32_t i = 0; i < p->n_stop; i++) {
-        int32_t id;
+        int32_t id = -1;
         SPEC_TRY(special_of(m, p->stop[i], &id));
         if (id >= 0) r->ends[r->n_end++] = id;
     }
