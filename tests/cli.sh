@@ -643,6 +643,7 @@ closed() { # CODE WHAT GOT: WHAT has ended with GOT
 "$spec" run "$target" -f - <&- > "$work/out" 2> "$work/err";         closed 1 "run -f -" $?; no_out; err_has 'spec: -: Bad file'
 "$spec" run "$target" -p "$prompt" -n 24 <&- > "$work/out" 2>&-;     closed 0 "run" $?
 cmp -s "$work/out" "$work/plain" || fail "another text"
+"$spec" ngram build - -m "$target" -o "$work/none.png" <&- > "$work/out" 2> "$work/err"; closed 1 "ngram build -" $?; err_has 'spec: -: Bad file'
 "$spec" convert "$target" -o "$work/c.gguf" 2> /dev/null
 "$spec" convert "$target" -v -o "$work/d.gguf" <&- >&- 2>&-;         closed 0 convert $?
 cmp -s "$work/c.gguf" "$work/d.gguf" || fail "what was reported stands in the file"
