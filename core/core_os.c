@@ -183,7 +183,7 @@ spec_status speci_writer_check(const char *path, const char *magic)
     return S_ISREG(st.st_mode) ? check_old(path, magic) : SPEC_OK;
 }
 
-/* What is there and is no file, a device or a pipe, is written and stays what it is; so is what a link to nothing names. */
+/* A device or a pipe is written and stays what it is. So is the file that a link names and that is not there yet. */
 static bool stays(const char *path)
 {
     struct stat st;
@@ -216,15 +216,16 @@ spec_status speci_writer_open(speci_writer *w, const char *path, const char *mag
     struct stat st;
     *w = (speci_writer){ .path = path, .fd = -1, .a = a };
     SPEC_TRY(speci_writer_check(path, magic));
-    const bool in_place = stays(path);
+    const bool in_place = stays(path), old = stat(path, &st) == 0;
+    const mode_t mode = old ? st.st_mode & 0777 : 0666; /* who may read it stays as it was */
     spec_status status = in_place ? SPEC_OK : name_files(w);
     if (status == SPEC_OK) {
         w->fd = in_place ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
-                         : open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+                         : open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (w->fd < 0) status = fail_errno(path, "cannot be written");
     }
     if (status != SPEC_OK) free_names(w);
-    else if (w->partial && stat(w->target, &st) == 0) (void)fchmod(w->fd, st.st_mode & 07777); /* who may read it stays as it was */
+    else if (old && !in_place) (void)fchmod(w->fd, mode); /* whatever the umask takes */
     return status;
 }
 
