@@ -36,6 +36,8 @@
  *             Zero in any other field is its default. Fields are only ever appended. The other structs
  *             are frozen: no field will be added. One struct grows without a size, since the library
  *             alone makes it: spec_step_result.
+ * Files       What the library writes gets its name when it is whole, in place of an older file of its kind. A file of another kind
+ *             is not replaced (E_INVALID). Of a link the file behind it is. A device or a pipe is written itself.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
  * Numbers     Activations, distributions and log-probabilities are float32; weights keep their file's type.
  */
@@ -493,7 +495,8 @@ typedef struct spec_logit_bias {
 
 /* Which tokens may follow ids [n] (prompt, what was emitted, and a draft's path)? When it is called, bit t % 32 of allowed [t / 32] is
  * set for every token t < n_vocab: clear the bits of those that must not come. It is called on the session's thread, for each node of
- * a tree that can still be reached. Its answer must follow from ids alone. Non-zero stops the step (E_ABORTED). */
+ * a tree that can still be reached. Its answer must follow from ids alone, and leave a token that no bias forbids (else E_INVALID).
+ * Non-zero stops the step (E_ABORTED). */
 typedef int (*spec_mask_fn)(void *user_data, uint32_t *allowed, int32_t n_vocab, const int32_t *ids, size_t n);
 
 /* Receives text as it becomes final (bytes that could begin a stop string, or half a character, are withheld) and the ids emitted
@@ -510,7 +513,8 @@ typedef struct spec_request {
     spec_sampling sampling;
     /* When it ends. */
     int32_t n_predict;       /* tokens at most, from now on; -1 = no limit; 0 = no limit, but 128 for spec_generate */
-    const char *const *stop; /* [n_stop] strings in UTF-8; the text ends before them. A special token's text stands for that token */
+    const char *const *stop; /* [n_stop] strings in UTF-8; the text ends before them. A special token's text stands for that token.
+                                An empty one never matches */
     int32_t n_stop;
     const int32_t *end_ids;  /* [n_end_id] that end the text as the model's own end tokens do */
     int32_t n_end_id;
@@ -525,7 +529,7 @@ typedef struct spec_request {
     float presence_penalty;  /* subtracted once from logits of tokens that were emitted since the latest prompt, */
     float frequency_penalty; /* and this, for each time that they were */
     int32_t n_penalty;       /* penalties look at so many last tokens; 0 = all */
-    const spec_logit_bias *bias; /* [n_bias] */
+    const spec_logit_bias *bias; /* [n_bias]; those of one token add up. Some token must be left */
     int32_t n_bias;
     spec_mask_fn mask;       /* or NULL */
     void *mask_user_data;

@@ -163,7 +163,7 @@ typedef struct spec_convert_params {
 #define SPEC_CONVERT_PARAMS_INIT SPEC_STRUCT_INIT(spec_convert_params)
 
 /* Writes a model (`path` as for spec_model_open) as a GGUF file at `out`: metadata, tensors, tokenizer, chat template, sampling
- * defaults. Other programs read such files, too. Tensors that have the wanted type already stay as they are. A file at `out` is
+ * defaults. Other programs read such files, too. Tensors that have the wanted type already stay as they are. A GGUF file at `out` is
  * replaced when the new one is complete, and stays after an error. It takes the memory of a few rows beside the mapped source, by the
  * backend's allocator. Errors: as spec_model_open; E_UNSUPPORTED (a family that GGUF has no name for, a tokenizer whose rules it has no
  * word for, values that the type cannot hold); E_INVALID (a type that is none). */
@@ -200,8 +200,8 @@ typedef struct spec_corpus_info {
 } spec_corpus_info;
 #define SPEC_CORPUS_INFO_INIT SPEC_STRUCT_INIT(spec_corpus_info)
 
-/* An empty corpus, to become the table at `path`. Errors: E_INVALID (neither tokenizer nor n_vocab, a number out of its range),
- * E_IO (no file can be made in that folder), E_NOMEM. */
+/* An empty corpus, to become the table at `path`. Errors: E_INVALID (neither tokenizer nor n_vocab, a number out of its range,
+ * a file at `path` that is no table), E_IO (no file can be made in that folder), E_NOMEM. */
 SPEC_API spec_status spec_corpus_open(spec_corpus **out, const char *path, const spec_corpus_params *params);
 /* The next n bytes of a text, in UTF-8; or its next ids [n]. A text ends with spec_corpus_end_text, and with the tokenizer's
  * end-of-text token, which may be written in it; no continuation goes on behind an end. Long texts are encoded in pieces of
@@ -266,7 +266,8 @@ typedef struct spec_model_ops {
     spec_status (*prefill)(void *user_data, void *seq, const int32_t *ids, size_t n);
     /* Required. trees [n]: nodes n_fed to tree->n - 1 of each are scored, tree after tree. Row by row in this order, logits
      * [rows][n_vocab] receives what follows a node: the logits of the token behind the sequence's tokens and the node's path.
-     * With n_fed 0 the sequence has no tree. */
+     * With n_fed 0 the sequence has no tree. A logit may be minus infinity, but not all of a row; one that is no number, or plus
+     * infinity, fails the call (E_INVALID). */
     spec_status (*score)(void *user_data, float *logits, const spec_model_tree *trees, int32_t n);
     /* Required. The nodes path [n_path] of the tree, from its root down (path[0] = 0), are now tokens of the sequence; all others
      * are forgotten. n_path 0: the whole tree is. */
@@ -544,7 +545,7 @@ SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_p
  * score and verify.
  * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_BUSY, E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
-/* JSON. save: E_INVALID (a table that is none), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */
+/* JSON. save: E_INVALID (a table that is none, a file of another kind at `path`), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */
 SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
 SPEC_API spec_status spec_cost_load(spec_cost_profile *profile, const char *path);
 /* Expected emitted tokens of a static shape when the child of rank b is the accepted one with probability a[b]: 1 + sum

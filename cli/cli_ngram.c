@@ -62,11 +62,19 @@ static bool is_json_lines(const char *path)
     return ending != NULL && (strcmp(ending, ".jsonl") == 0 || strcmp(ending, ".ndjson") == 0);
 }
 
+/* Bytes of the byte order mark that a file begins with: it is no part of a text. */
+static size_t mark_of(const char *data, size_t n)
+{
+    return n >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
 static int add_text(ngram_build *b, FILE *from, const char *path)
 {
     static char block[BLOCK];
-    for (size_t n; (n = fread(block, 1, sizeof block, from)) > 0;) {
-        if (spec_corpus_add_text(b->corpus, block, n) != SPEC_OK) return failure_in(path);
+    bool first = true;
+    for (size_t n; (n = fread(block, 1, sizeof block, from)) > 0; first = false) {
+        const size_t mark = first ? mark_of(block, n) : 0;
+        if (spec_corpus_add_text(b->corpus, block + mark, n - mark) != SPEC_OK) return failure_in(path);
         const int code = tell_reading(b, n);
         if (code != CLI_OK) return code;
     }
@@ -98,8 +106,8 @@ static int add_json_lines(ngram_build *b, FILE *from, const char *path)
     ssize_t n;
     int code = CLI_OK;
     while (code == CLI_OK && (n = getline(&line, &cap, from)) >= 0) {
-        number++;
-        if (strspn(line, " \t\r\n") < (size_t)n) code = add_line(b, line, (size_t)n, path, number);
+        const size_t mark = number++ == 0 ? mark_of(line, (size_t)n) : 0;
+        if (strspn(line + mark, " \t\r\n") < (size_t)n - mark) code = add_line(b, line + mark, (size_t)n - mark, path, number);
         if (code == CLI_OK) code = tell_reading(b, (size_t)n);
     }
     free(line);

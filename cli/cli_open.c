@@ -165,6 +165,7 @@ static int load_past(const cli_context *c, const cli_options *o)
         if (status == SPEC_OK || (access(o->draft_past, F_OK) != 0 && errno == ENOENT)) return CLI_OK;
         return cli_failure();
     }
+    if (o->draft_past_from_env) return CLI_OK; /* it is there for the runs that learn */
     return cli_usage_error("--draft-past is for a drafter that learns, such as --draft trie, and there is none");
 }
 
@@ -174,7 +175,7 @@ int cli_save_past(const cli_context *c, const cli_options *o)
     spec_status status = SPEC_E_UNSUPPORTED;
     for (int32_t i = 0; i < c->n_drafter && status == SPEC_E_UNSUPPORTED; i++)
         status = spec_drafter_save(c->drafters[i], o->draft_past);
-    return status == SPEC_OK ? CLI_OK : cli_failure();
+    return status == SPEC_OK || (status == SPEC_E_UNSUPPORTED && o->draft_past_from_env) ? CLI_OK : cli_failure();
 }
 
 /* Nodes of the largest tree. */

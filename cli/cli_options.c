@@ -161,6 +161,7 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
         *(bool *)field = true;
         return -1;
     case CLI_TEXT:
+        if (value[0] == 0 && row->letter != 'p') return cli_usage_error("%s is empty, need %s", source, row->arg);
         *(const char **)field = value;
         return -1;
     case CLI_TEXTS: {
@@ -300,6 +301,7 @@ static int check_together(cli_options *o, cli_command command, const bool *given
         return cli_usage_error("no file to write: name one with -o FILE.gguf");
     if (o->model == NULL) return cli_usage_error("no model: name its directory or GGUF file, or give it with -m DIR");
     if (command == CLI_CONVERT) return -1;
+    o->draft_past_from_env = !given[row_of("draft-past")];
     if (o->json && o->json_lines) return cli_usage_error("--json and --json-lines are both given, need one");
     if (o->tree == NULL) {
         const int end = tree_add(o, "chain:4", false);
@@ -413,6 +415,8 @@ static int read_words(cli_options *o, cli_command command, int argc, char **argv
 /* Words that are no options: the model and, of tree, the model that drafts, where no option gave them. */
 static int read_places(cli_options *o, cli_command command, int argc, char **argv, const bool *given)
 {
+    for (int i = optind; i < argc; i++)
+        if (argv[i][0] == 0) return cli_usage_error("an empty word is not expected here: a variable without a value?");
     if (command == CLI_NGRAM) {
         o->words = argv + optind, o->n_word = argc - optind;
         return -1;

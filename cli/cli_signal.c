@@ -1,4 +1,4 @@
-/* cli_signal.c - SIGINT (Ctrl-C) and SIGTERM: the run ends after the current pass, and tells what there is. */
+/* cli_signal.c - SIGINT (Ctrl-C), SIGTERM and SIGHUP: the run ends after the current pass, and tells what there is. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <string.h>
@@ -16,12 +16,13 @@ static void on_signal(int number)
 
 void cli_interrupt_install(void)
 {
-    struct sigaction action;
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+    struct sigaction action, before;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
     action.sa_flags = (int)SA_RESETHAND; /* the second one kills */
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
 }
 
 bool cli_interrupted(void)

@@ -18,7 +18,8 @@ const cli_status_row cli_status_rows[] = {
     { CLI_FAILURE, "failure: the reason is on stderr" },
     { CLI_USAGE, "wrong usage" },
     { CLI_DIFFERS, "--check found a difference" },
-    { 130, "stopped by SIGINT (Ctrl-C), after the report of what there was" },
+    { 129, "stopped by SIGHUP (its terminal was closed), after the report of what there was" },
+    { 130, "stopped by SIGINT (Ctrl-C), likewise" },
     { 143, "stopped by SIGTERM, likewise" },
 };
 const size_t cli_n_status = sizeof cli_status_rows / sizeof cli_status_rows[0];

@@ -1,8 +1,10 @@
 /* cli_tree.c - spec tree: decodes with the four calls, keeps every drafted tree, writes the page that shows them. */
+#define _XOPEN_SOURCE 700 /* lstat */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "cli/cli_tree_page.h"
@@ -293,11 +295,16 @@ static int write_page(const recorder *r, const cli_context *c)
     return cli_error("%s: %s", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(reason));
 }
 
-/* Told before the models load and not after the last step. */
+/* Told before the models load and not after the last step. Nothing is left behind; a pipe is opened once, for the page. */
 static int check_writable(const char *path)
 {
+    struct stat s;
+    const bool there = stat(path, &s) == 0;
+    if (there && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) return CLI_OK;
     FILE *file = fopen(path, "ab");
-    return file != NULL && fclose(file) == 0 ? CLI_OK : cli_error("%s: %s", path, strerror(errno));
+    if (file == NULL || fclose(file) != 0) return cli_error("%s: %s", path, strerror(errno));
+    if (!there && lstat(path, &s) == 0 && S_ISREG(s.st_mode)) (void)remove(path); /* else a link's file, which is empty */
+    return CLI_OK;
 }
 
 static spec_status prepare(recorder *r, const cli_context *c)

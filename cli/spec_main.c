@@ -1,4 +1,6 @@
 /* spec_main.c - the program `spec`. */
+#define _GNU_SOURCE /* O_PATH */
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,8 +59,19 @@ static cli_json_form json_form(int argc, char **argv)
     return CLI_JSON_NONE;
 }
 
+/* A standard stream that the caller has closed: the next file to be opened would get its number, and reports would be written into
+ * it. What takes the number here can neither be read nor written, so a closed stdout stays an error. */
+static void hold_closed_streams(void)
+{
+    int file;
+    do file = open("/", O_PATH);
+    while (file >= 0 && file <= STDERR_FILENO);
+    if (file >= 0) close(file);
+}
+
 int main(int argc, char **argv)
 {
+    hold_closed_streams();
     /* Room for help and reports in one write, so that the reason why it failed is still known afterwards. */
     static char gathered[1 << 16];
     if (!isatty(STDOUT_FILENO)) setvbuf(stdout, gathered, _IOFBF, sizeof gathered);

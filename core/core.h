@@ -118,18 +118,25 @@ spec_status speci_file_read_at(const speci_file *file, const char *path, void *o
 void speci_file_done(const speci_file *file, size_t offset, size_t n);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
-/* A file that is written: under another name beside `path`, and in place of what is there when it is complete. */
+/* A file that is written: under another name beside it, and in place of what is there when it is complete. A device or a pipe
+ * is written itself. A file that is there, and does not begin with `magic` (at most 16 bytes), is not replaced: E_INVALID. */
 typedef struct speci_writer {
     const char *path; /* borrowed */
+    char *target;     /* path, with links followed; NULL for what is written itself */
     char *partial;    /* the other name */
     int fd;
     const spec_allocator *a;
 } speci_writer;
-spec_status speci_writer_open(speci_writer *w, const char *path, const spec_allocator *a);
+spec_status speci_writer_open(speci_writer *w, const char *path, const char *magic, const spec_allocator *a);
+/* What opening refuses, to be told before long work. */
+spec_status speci_writer_check(const char *path, const char *magic);
 spec_status speci_writer_put(speci_writer *w, const void *data, size_t n);
 /* With SPEC_OK the file is complete; with an error it is dropped, and the error returned. */
 spec_status speci_writer_close(speci_writer *w, spec_status status);
+/* Is something of that name there? A directory and a link to nothing are: opening says what is wrong with them. */
 bool speci_file_exists(const char *path);
+/* E_IO where the path cannot be followed, or ends at a link to what is not there. Where there is nothing: OK. */
+spec_status speci_path_check(const char *path);
 /* A repository that was cloned without its large files has text in place of them: E_FORMAT, saying so. */
 spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path);
 bool speci_is_directory(const char *path);

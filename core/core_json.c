@@ -135,12 +135,22 @@ spec_status speci_json_key(const char *key, const char **out, size_t *n, speci_b
     return SPEC_OK;
 }
 
+/* What editors of some systems write in front of a text, and what JSON is not. */
+static const char *encoding_of(const char *text, size_t n)
+{
+    if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) return "begins with a byte order mark, expected UTF-8 without one";
+    if (n >= 2 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0)) return "is UTF-16, expected UTF-8";
+    return NULL;
+}
+
 static spec_status parse(json_t **out, const char *text, size_t n, const char *what)
 {
     json_error_t error;
     /* Vocabularies have NUL as a token, and merges of it. */
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (*out) return SPEC_OK;
+    const char *encoding = encoding_of(text, n);
+    if (encoding) return speci_fail(SPEC_E_FORMAT, "%s: %s", what, encoding);
     spec_status code = json_error_code(&error) == json_error_out_of_memory ? SPEC_E_NOMEM : SPEC_E_FORMAT;
     return speci_fail(code, "%s: line %d, column %d: %s", what, error.line, error.column, error.text);
 }

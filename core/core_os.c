@@ -32,6 +32,7 @@ static spec_status fail_errno(const char *path, const char *doing)
  * accepts them and only a later read() fails, with a message that does not help. */
 static spec_status open_for_reading(int *fd, size_t *n, const char *path)
 {
+    SPEC_TRY(speci_path_check(path));
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) return fail_errno(path, "cannot open");
     struct stat st;
@@ -159,19 +160,72 @@ spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max,
     return SPEC_OK;
 }
 
-/* The name has the process in it; what an earlier one of that number left there is not wanted any more. */
-spec_status speci_writer_open(speci_writer *w, const char *path, const spec_allocator *a)
+/* Does a file that is there begin as `magic` says? One without bytes is anybody's. */
+static spec_status check_old(const char *path, const char *magic)
 {
-    const size_t cap = strlen(path) + 32;
-    *w = (speci_writer){ .path = path, .fd = -1, .a = a };
-    if (speci_is_directory(path)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
-    if (!(w->partial = speci_alloc(a, cap, 1))) return SPEC_E_NOMEM;
-    snprintf(w->partial, cap, "%s.%ld.part", path, (long)getpid());
+    char begin[16] = { 0 };
+    const size_t n = strlen(magic);
+    assert(n <= sizeof begin);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd >= 0 ? pread(fd, begin, n, 0) : -1;
+    const spec_status status = got < 0 ? fail_errno(path, "cannot be replaced") : SPEC_OK;
+    if (fd >= 0) close(fd);
+    if (got <= 0 || memcmp(begin, magic, n) == 0) return status;
+    return speci_fail(SPEC_E_INVALID, "%s: is there, and is not a file of this kind (one begins with %s): it is not replaced", path, magic);
+}
+
+spec_status speci_writer_check(const char *path, const char *magic)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return SPEC_OK;
+    if (S_ISDIR(st.st_mode)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
+    if (access(path, W_OK) != 0) return fail_errno(path, "cannot be written");
+    return S_ISREG(st.st_mode) ? check_old(path, magic) : SPEC_OK;
+}
+
+/* A device or a pipe is written and stays what it is. So is the file that a link names and that is not there yet. */
+static bool stays(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0) return !S_ISREG(st.st_mode);
+    return lstat(path, &st) == 0;
+}
+
+/* Of a link the file behind it is replaced, and the link stays. The other name has the process in it; what an earlier one of that
+ * number left there is not wanted any more. */
+static spec_status name_files(speci_writer *w)
+{
+    char whole[PATH_MAX];
+    const char *target = realpath(w->path, whole) ? whole : w->path; /* where it is not there yet, as it was said */
+    const size_t cap = strlen(target) + 32;
+    if (!(w->target = speci_strdup(w->a, target)) || !(w->partial = speci_alloc(w->a, cap, 1))) return SPEC_E_NOMEM;
+    snprintf(w->partial, cap, "%s.%ld.part", target, (long)getpid());
     (void)unlink(w->partial);
-    w->fd = open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (w->fd >= 0) return SPEC_OK;
-    const spec_status status = fail_errno(path, "cannot be written");
-    speci_free(a, w->partial);
+    return SPEC_OK;
+}
+
+static void free_names(speci_writer *w)
+{
+    speci_free(w->a, w->partial);
+    speci_free(w->a, w->target);
+    w->partial = w->target = NULL;
+}
+
+spec_status speci_writer_open(speci_writer *w, const char *path, const char *magic, const spec_allocator *a)
+{
+    struct stat st;
+    *w = (speci_writer){ .path = path, .fd = -1, .a = a };
+    SPEC_TRY(speci_writer_check(path, magic));
+    const bool in_place = stays(path), old = stat(path, &st) == 0;
+    const mode_t mode = old ? st.st_mode & 0777 : 0666; /* who may read it stays as it was */
+    spec_status status = in_place ? SPEC_OK : name_files(w);
+    if (status == SPEC_OK) {
+        w->fd = in_place ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
+                         : open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (w->fd < 0) status = fail_errno(path, "cannot be written");
+    }
+    if (status != SPEC_OK) free_names(w);
+    else if (old && !in_place) (void)fchmod(w->fd, mode); /* whatever the umask takes */
     return status;
 }
 
@@ -191,16 +245,25 @@ spec_status speci_writer_close(speci_writer *w, spec_status status)
 {
     if (status == SPEC_OK && fsync(w->fd) != 0 && errno != EINVAL) status = fail_errno(w->path, "cannot be written");
     if (close(w->fd) != 0 && status == SPEC_OK) status = fail_errno(w->path, "cannot be written");
-    if (status == SPEC_OK && rename(w->partial, w->path) != 0) status = fail_errno(w->path, "cannot be replaced");
-    if (status != SPEC_OK) (void)unlink(w->partial);
-    speci_free(w->a, w->partial);
+    if (w->partial && status == SPEC_OK && rename(w->partial, w->target) != 0) status = fail_errno(w->path, "cannot be replaced");
+    if (w->partial && status != SPEC_OK) (void)unlink(w->partial);
+    free_names(w);
     return status;
 }
 
 bool speci_file_exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+spec_status speci_path_check(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0) return SPEC_OK;
+    const bool nothing = errno == ENOENT || errno == ENOTDIR;
+    if (!nothing) return fail_errno(path, "cannot open");
+    return lstat(path, &st) == 0 ? speci_fail(SPEC_E_IO, "%s: a link to what is not there", path) : SPEC_OK;
 }
 
 bool speci_is_directory(const char *path)

@@ -210,7 +210,7 @@ spec_status spec_model_convert(spec_backend *backend, const char *path, const ch
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
     conversion k = { .out = out, .p = &p };
     if (!backend || !path || !path[0] || !out || !out[0])
-        return speci_fail(SPEC_E_INVALID, "spec_model_convert needs a backend, a path and a path to write to");
+        return speci_fail(SPEC_E_INVALID, "spec_model_convert needs a backend, a path and a path to write to, none of them empty");
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_convert_params"));
     SPEC_TRY(find_mix(&k));
     SPEC_TRY(speci_source_check(path));

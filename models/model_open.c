@@ -196,7 +196,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
     spec_model *m = NULL;
     if (out) *out = NULL;
     if (!out || !backend || !path || !path[0])
-        return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
+        return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path that is not empty");
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
     SPEC_TRY(check_types(backend, p.dtype, p.weights));
     if ((uint32_t)p.head_layers > SPEC_HEAD_LAYERS_FILE)

@@ -18,6 +18,7 @@ static bool looks_like_repository(const char *path)
 
 spec_status speci_source_check(const char *path)
 {
+    SPEC_TRY(speci_path_check(path));
     if (speci_is_directory(path) || (ends_with(path, ".gguf") && speci_file_exists(path)) || speci_is_gguf(path)) return SPEC_OK;
     if (ends_with(path, ".bin"))
         return speci_fail(SPEC_E_UNSUPPORTED,

@@ -47,6 +47,21 @@ cmp -s "$work/out" "$work/plain" || fail "a converted model says something else"
 run 0 convert "$work/m.gguf" -o "$work/m.gguf" --type q8_0;          no_out; err_has 'MB in'
 run 0 info "$work/m.gguf";                                           out_has 'Q8_0'
 run 0 convert --help;                                                out_has '--type TYPE'
+# what is there and is no GGUF file stays: the model's own files above all
+cp -r "$target" "$work/source"; chmod -R u+w "$work/source"
+for file in model.safetensors config.json; do
+    run 1 convert "$work/source" -o "$work/source/$file";            no_out; err_has "$file: is there, and is not .*: it is not replaced"
+    cmp -s "$target/$file" "$work/source/$file" || fail "the model's own $file was changed"
+done
+ln -s m.gguf "$work/link"
+run 0 convert "$target" -o "$work/link" --type f16
+[ -L "$work/link" ] && [ ! -L "$work/m.gguf" ] || fail "the link was replaced, and not its file"
+mkfifo "$work/pipe"
+cat "$work/pipe" > "$work/through" &
+run 0 convert "$target" -o "$work/pipe" --type f16
+wait $!
+cmp -s "$work/m.gguf" "$work/through" && [ -p "$work/pipe" ] || fail "a pipe is not written, or is one no more"
+rm -r "$work"/source "$work"/pipe "$work"/link "$work"/through
 
 # --- heads, which are no targets ---
 head=$(dirname "$0")/golden/heads/eagle3-llama2
@@ -73,10 +88,18 @@ printf '{"text": 1}\n' > "$work/bad.jsonl"
 run 1 ngram build "$work/bad.jsonl" -m "$target" -o "$work/t";       no_out; err_has 'line 1 has no string "text"; --json-field'
 printf 'abc\377def' > "$work/bad.txt"
 run 1 ngram build "$work/bad.txt" -m "$target" -o "$work/t";         no_out; err_has "$work/bad.txt: .*byte 3 is 0xFF"
+cp "$work/corpus.txt" "$work/same.txt"
+run 1 ngram build "$work/same.txt" -m "$target" -o "$work/same.txt"; no_out; err_has 'same.txt: is there, and is not .*: it is not replaced'
+cmp -s "$work/corpus.txt" "$work/same.txt" || fail "the corpus was overwritten by its table"
 [ -z "$(ls "$work" | grep '^t')" ] || fail "a table or a part of it was left behind"
 run 0 ngram build "$work/corpus.txt" -m "$target" -o "$work/t.png";  no_out; err_has 'continuations of .* contexts, from [0-9]+ tokens of 1 texts'
 run 0 ngram build "$work/corpus.jsonl" --tokenizer "$target" -o "$work/json.png"; no_out
 cmp -s "$work/t.png" "$work/json.png" || fail "text and JSON lines give unlike tables"
+for file in corpus.txt corpus.jsonl; do
+    { printf '\357\273\277'; cat "$work/$file"; } > "$work/marked.${file#*.}"
+    run 0 ngram build "$work/marked.${file#*.}" -m "$target" -o "$work/marked.png"
+    cmp -s "$work/t.png" "$work/marked.png" || fail "a byte order mark is read as text"
+done
 "$spec" ngram build - -m "$target" -o "$work/in.png" < "$work/corpus.txt" 2> "$work/err" || fail "a corpus from stdin"
 cmp -s "$work/t.png" "$work/in.png" || fail "a corpus from stdin gives another table"
 run 0 ngram build "$work/corpus.jsonl" --json-field body -m "$target" -o "$work/body.png" --order 1 --length 2 --rows 1 --min-count 1 --memory 1
@@ -117,6 +140,21 @@ run 2 run -m "$target" -p a --weights int3;         no_out; err_has '--weights i
 run 2 run -m "$target" -p a --temp 0.5 --check;     no_out; err_has '--check needs'
 run 2 run -m "$target" -p a --stop "";              no_out; err_has '--stop'
 run 2 info;                                         no_out; err_has 'no model'
+# a value that is empty: a variable without one. A prompt may be
+run 2 run "" -p a;                                  no_out; err_has 'an empty word'
+run 2 run "$target" "" -p a;                        no_out; err_has 'an empty word'
+run 2 ngram build "" -m "$target" -o "$work/t";     no_out; err_has 'an empty word'
+for option in --model --model-draft --tokenizer --file --backend --plugin-dir --cost-profile --draft-past; do
+    run 2 run -m "$target" -p a -n 1 "$option" "";  no_out; err_has "^spec: $option is empty, need [A-Z]+ "
+done
+run 2 tree "$target" -p a --html "";                no_out; err_has '--html is empty, need FILE'
+run 2 convert "$target" -o "";                      no_out; err_has '--output is empty, need FILE'
+SPEC_MODEL_DRAFT='' SPEC_COST_PROFILE='' SPEC_TREE='' run 0 run -m "$target" -p a -n 1
+run 2 run -m "$target" -md "$drafter" -p a --tree ""; no_out; err_has 'kinds: none, chain, '
+run 2 run -m "$target" -md "$drafter" -p a --tree x:3; no_out; err_has 'no tree is called "x:3"; kinds: none, chain, '
+SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 # for the runs that learn
+SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 --draft ngram
+if [ -e "$work/of-others" ]; then fail "a file of a drafter that is not there"; fi
 SPEC_SEED=x run 2 run -m "$target" -p a;            no_out; err_has 'SPEC_SEED is "x"'
 
 # options of other programs: named as they were written, never read as a letter with its value
@@ -507,6 +545,9 @@ run 1 run -m "$target" -p a --logit-bias 99999+1;   no_out; err_has 'bias 0'
 for word in "" 5 5x1 +5 5+ 5+x 5+1x 5+nan 5+inf 5+1e39 -- 99999999999+1; do
     run 2 run -m "$target" -p a --logit-bias "$word"; no_out; err_has 'need a token id, \+ or -, and a number'
 done
+# shellcheck disable=SC2046
+run 1 run -m "$target" -p a $(seq -f '--logit-bias %.0f-inf' 0 4095); no_out; err_has 'leave no token'
+run 1 run -m "$target" -p a --logit-bias 5+3e38 --logit-bias 5+3e38; no_out; err_has 'biases of token 5 add up to infinity'
 run 2 run -m "$target" -p a --end-id x;             no_out; err_has '--end-id is "x", need token ids'
 run 2 run -m "$target" -p a --repeat-penalty -1;    no_out; err_has '--repeat-penalty is -1'
 run 2 run -m "$target" -p a --presence-penalty nan; no_out; err_has '--presence-penalty is nan'
@@ -542,7 +583,7 @@ sys.exit(sys.argv[2].replace("\u0120", "") not in json.load(open(sys.argv[1]))["
 P
 run 0 run -m "$work/special" -p "$prompt" -n 24 --special --stop "$word" --json
 is stop_reason '"stop"'; is n_generated 4
-run 1 run -m "$target" -p "$prompt" -n 4 --stop $'\x81\x93'; err_has 'not UTF-8'
+run 1 run -m "$target" -p "$prompt" -n 4 --stop "never said" --stop $'\x81\x93'; err_has $'stop string "\x81\x93": .*not UTF-8'
 
 # --- BOS written in the prompt of a tokenizer that adds it: a warning ---
 python3 - "$target/tokenizer.json" "$work/special/tokenizer.json" <<'P'
@@ -591,6 +632,23 @@ if [ -w /dev/full ]; then
         err_has 'No space left on device'
     done
 fi
+
+# --- streams that the caller has closed: no file gets their number, and a closed stdout is a failure ---
+closed() { # CODE WHAT GOT: WHAT has ended with GOT
+    what="spec $2, with closed streams"
+    [ "$3" -eq "$1" ] || fail "exit code $3, expected $1"
+}
+"$spec" run "$target" -p a -n 3 >&- 2> "$work/err";                  closed 1 run $?; err_has 'spec: stdout: Bad file descriptor'
+"$spec" run "$target" -p a -n 3 --json >&- 2> "$work/err";           closed 1 "run --json" $?; err_has 'spec: stdout: Bad file'
+"$spec" run "$target" -f - <&- > "$work/out" 2> "$work/err";         closed 1 "run -f -" $?; no_out; err_has 'spec: -: Bad file'
+"$spec" run "$target" -p "$prompt" -n 24 <&- > "$work/out" 2>&-;     closed 0 "run" $?
+cmp -s "$work/out" "$work/plain" || fail "another text"
+"$spec" ngram build - -m "$target" -o "$work/none.png" <&- > "$work/out" 2> "$work/err"; closed 1 "ngram build -" $?; err_has 'spec: -: Bad file'
+"$spec" convert "$target" -o "$work/c.gguf" 2> /dev/null
+"$spec" convert "$target" -v -o "$work/d.gguf" <&- >&- 2>&-;         closed 0 convert $?
+cmp -s "$work/c.gguf" "$work/d.gguf" || fail "what was reported stands in the file"
+"$spec" run "$target" -p "$prompt" -n 24 > /dev/full 2> "$work/err"; closed 1 "run > full" $?
+rm -f "$work"/[cd].gguf
 
 # cut_short FILE ARGS...: FILE, which the arguments name, may have no bytes
 cut_short() {
@@ -651,6 +709,8 @@ run 2 run -m "$work/says" -p a --generation-config --check; no_out; err_has 'che
 run 0 run -m "$work/says" -md "$drafter" -p a -n 8 --generation-config --check --temp 0; err_has '^check +equal'
 run 0 run -m "$work/says" -md "$drafter" -p a -n 8 --generation-config --verify mss
 run 1 run -m "$work/says" -md "$drafter" -p a -n 8 --generation-config --verify greedy; err_has 'greedy'
+run 1 tree "$work/nothing" -p a --html "$work/early"; no_out; err_has nothing
+if [ -e "$work/early" ]; then fail "a page of nothing is left behind"; fi
 run 0 tree "$work/says" "$drafter" -p a --generation-config --html "$work/page" --steps 3
 grep -q '"temperature":0\.8' "$work/page" || fail "the page has another temperature"
 says '{"do_sample": true, "temperature": 0.6, "top_k": 7, "top_p": 0.7, "min_p": 0.2, "max_new_tokens": 9}'
@@ -671,13 +731,15 @@ run 1 run -m "$work/says" -p a -n 2 --generation-config; no_out; err_has 'genera
 run 1 info "$work/nothing";                         no_out; err_has nothing
 
 # --- Ctrl-C and kill: what there is so far, stop reason aborted, the exit status that shells give ---
-# (python starts it: a shell's background jobs ignore SIGINT)
 if command -v python3 > /dev/null; then
     what="a signal"
     python3 - "$spec" "$target" "$work/aborted.html" << 'END' || fail "a signal did not end the run as it should"
 import json, signal, subprocess, sys, time
 spec, target, page = sys.argv[1:]
 work = [target, "-p", "Once", "-c", "2040", "--ignore-eos"]
+numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+for number in numbers:  # what a shell ignores in its background jobs, they ignore
+    signal.signal(number, signal.SIG_DFL)
 
 def end(words, number, wait):
     p = subprocess.Popen([spec] + words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -686,7 +748,7 @@ def end(words, number, wait):
     out, err = p.communicate(timeout=60)
     return p.returncode, out.decode(), err.decode()
 
-for number in signal.SIGINT, signal.SIGTERM:
+for number in numbers:
     code, out, err = end(["run"] + work + ["-n", "2000", "--ids"], number, lambda p: p.stdout.read(8))
     assert code == 128 + number and "stopped by aborted" in err and "decode" in err, (code, err)
     code, out, err = end(["run"] + work + ["-n", "2000", "--json-lines"], number, lambda p: p.stdout.readline())
@@ -698,6 +760,15 @@ for number in signal.SIGINT, signal.SIGTERM:
     tree = ["tree"] + work + ["--html", page, "--steps", "500"]
     codes = [end(tree, number, lambda p: time.sleep(0.01 * i))[0] for i in range(1, 15)]
     assert 128 + number in codes and set(codes) <= {0, -number, 128 + number}, codes
+
+# What the caller ignores (nohup, a background job) stays ignored.
+for number in numbers:
+    p = subprocess.Popen([spec, "run"] + work + ["-n", "40", "--ids"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    p.stdout.read(8)
+    p.send_signal(number)
+    p.communicate(timeout=60)
+    assert p.returncode == 0, p.returncode
 END
 fi
 

@@ -96,5 +96,12 @@ check_stream() {
     awk "$difference" "$work/whole.sum" "$work/parts.sum" || fail "other log-probabilities: $(cat "$work"/*.sum)"
 }
 
+# Python, by generate and by steps, says what embed says. A library elsewhere: SPEC_TEST_LIBRARY.
+check_binding() {
+    python3 "$(dirname "$0")/../examples/binding.py" "${SPEC_TEST_LIBRARY:-$bin/../lib/libspec.so}" "$target" "$drafter" "$prompt" \
+        > "$work/out" 2> "$work/err" || fail "exit code $?: $(tail -n 3 "$work/err")"
+    same "$work/out" <(plain "$prompt"; plain "$prompt") "the text is another one"
+}
+
 "check_$name"
 exit $failed

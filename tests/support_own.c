@@ -162,6 +162,15 @@ static spec_status score_all(own_engine *e, float *logits, const spec_model_tree
     return SPEC_OK;
 }
 
+static void spoil(const own_engine *e, float *logits, const spec_model_tree *trees, int32_t n)
+{
+    int32_t n_row = 0;
+    for (int32_t k = 0; k < n; k++) n_row += trees[k].tree->n - trees[k].n_fed;
+    float *row = logits + (size_t)(n_row - 1) * (size_t)e->n_vocab;
+    for (int32_t i = 0; i < e->n_vocab; i++)
+        if (i == 1 || e->spoils_all) row[i] = e->spoil;
+}
+
 static spec_status score(void *user, float *logits, const spec_model_tree *trees, int32_t n)
 {
     own_engine *e = user;
@@ -169,6 +178,7 @@ static spec_status score(void *user, float *logits, const spec_model_tree *trees
     for (int32_t k = 0; k < n; k++) check_tree(e, trees[k].seq, &trees[k]);
     SPEC_TRY(count(e, OWN_SCORE));
     SPEC_TRY(score_all(e, logits, trees, n));
+    if (e->spoils) spoil(e, logits, trees, n);
     for (int32_t k = 0; k < n; k++) {
         keep(trees[k].seq, trees[k].tree);
         e->n_again += trees[k].n_fed > 0;

@@ -25,6 +25,9 @@ typedef struct own_engine {
     own_call failed;           /* which one did */
     void (*on_prefill)(void *arg); /* called by each prefill, may be NULL */
     void *arg;
+    bool spoils;               /* score writes `spoil` where the logit of token 1 behind its last node belongs, */
+    float spoil;
+    bool spoils_all;           /* or where all of that row does */
     int32_t lies;              /* save adds so many bytes when it is called for the second time */
 } own_engine;
 

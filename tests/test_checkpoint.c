@@ -276,7 +276,7 @@ static void links_into_a_cache(void **state)
     index_of("m1.safetensors", "m2.safetensors");
     expect_open(SPEC_OK, NULL, NULL, NULL, "links");
     assert_int_equal(unlink(blob), 0);
-    expect_open(SPEC_E_IO, "m2.safetensors", "missing", NULL, "a link to nothing");
+    expect_open(SPEC_E_IO, "m2.safetensors: a link to what is not there", NULL, NULL, "a link to nothing");
 }
 
 static void other_formats(void **state)
@@ -352,6 +352,47 @@ static void paths(void **state)
     p.dtype = SPEC_DTYPE_I32;
     assert_int_equal(spec_model_open(&m, backend, dir, &p), SPEC_E_INVALID);
     spec_model_close(NULL);
+}
+
+/* Whatever of its files is a link to nothing, a directory, or not what a text should begin with: the model is refused by that name,
+ * also where it could do without the file, whose end tokens would be missed. */
+static void files_that_are_none(void **state)
+{
+    (void)state;
+    static const char *const files[] = { "config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json",
+                                         "model.safetensors" };
+    static const char bom[] = "\xEF\xBB\xBF{}", utf16[] = "\xFF\xFE{\0}\0";
+    char from[512], to[512], what[64], gone[512];
+    for (size_t k = 0; k < 4; k++)
+        for (size_t i = 0; i < sizeof files / sizeof *files - (k > 1); i++) {
+#ifdef SPEC_NO_TOKENIZER
+            if (strncmp(files[i], "tokenizer", 9) == 0) continue;
+#endif
+            for (size_t j = 0; j < sizeof files / sizeof *files; j++) {
+                snprintf(from, sizeof from, SPEC_TEST_MODELS "/demo-drafter/%s", files[j]);
+                snprintf(to, sizeof to, "%s/%s", dir, files[j]);
+                (void)remove(to);
+                assert_int_equal(symlink(from, to), 0);
+            }
+            snprintf(to, sizeof to, "%s/%s", dir, files[i]);
+            assert_int_equal(unlink(to), 0);
+            snprintf(gone, sizeof gone, "%s/gone", dir);
+            if (k == 0) assert_int_equal(symlink(gone, to), 0);
+            if (k == 1) assert_int_equal(mkdir(to, 0700), 0);
+            if (k == 2) put(files[i], bom, sizeof bom - 1);
+            if (k == 3) put(files[i], utf16, sizeof utf16 - 1);
+            static const char *const parts[] = { "a link to what is not there", "is a directory, expected a file",
+                                                 "begins with a byte order mark, expected UTF-8 without one", "is UTF-16, expected UTF-8" };
+            snprintf(what, sizeof what, "%s: %s", files[i], parts[k]);
+            expect_model(dir, k < 2 ? SPEC_E_IO : SPEC_E_FORMAT, what, NULL, NULL);
+        }
+    (void)remove(to);
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    (void)remove(to);
+    expect_model(dir, SPEC_E_IO, "config.json is missing: expected a directory", NULL, NULL);
+    snprintf(to, sizeof to, "%s/link.gguf", dir);
+    assert_int_equal(symlink(gone, to), 0);
+    expect_model(to, SPEC_E_IO, "link.gguf: a link to what is not there", NULL, NULL);
 }
 
 static void what_a_model_says(void **state)
@@ -532,6 +573,7 @@ int main(void)
         IN_DIR(links_into_a_cache),
         IN_DIR(other_formats),
         IN_DIR(paths),
+        IN_DIR(files_that_are_none),
         cmocka_unit_test(what_a_model_says),
         cmocka_unit_test(progress_and_abort),
         IN_DIR(files_cut_short),

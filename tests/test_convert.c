@@ -366,7 +366,7 @@ static spec_tokenizer *written(const spec_tokenizer *t)
     OK(speci_tokenizer_put_gguf(&head, t, t->n_vocab + 3));
     const int32_t first = speci_tokenizer_first(t);
     if (first >= 0) OK(speci_gguf_put_whole(&head, "tokenizer.ggml.bos_token_id", (uint32_t)first));
-    OK(speci_writer_open(&w, file, NULL));
+    OK(speci_writer_open(&w, file, "GGUF", NULL));
     OK(speci_writer_close(&w, speci_gguf_head_write(&head, &w)));
     speci_gguf_head_free(&head);
     OK(spec_tokenizer_open(&out, file, NULL));
@@ -491,7 +491,7 @@ static int stop(void *user_data, double fraction)
 /* Fails, and leaves what was there, alone. */
 static void refuse(const char *from, const spec_convert_params *p, spec_status code, const char *part)
 {
-    static const char old[] = "old";
+    static const char old[] = "GGUF, as the file was";
     char *text;
     size_t n;
     FILE *f = fopen(file, "w");

@@ -296,9 +296,30 @@ static void cancelled(void **state)
     close_stage(&t);
 }
 
+/* A result without room for what has to be freed is refused, and nothing behind it is touched, whatever is freed. */
+static void results_have_room(void **state)
+{
+    (void)state;
+    const objects o = open_all();
+    OK(spec_sequence_remove(o.session, 0));
+    spec_request p = SPEC_REQUEST_INIT;
+    p.n_predict = 4;
+    for (size_t size = 0; size < offsetof(spec_result, stop); size += sizeof size) {
+        size_t *room = malloc(size > sizeof size ? size : sizeof size); /* a sanitizer sees what is read behind it */
+        assert_non_null(room);
+        if (size > sizeof size) memset(room, 0xff, size);
+        *room = size;
+        FAILS(spec_generate_ids(o.session, (spec_result *)(void *)room, prompt, 5, &p), SPEC_E_INVALID, "spec_result.struct_size");
+        spec_result_free((spec_result *)(void *)room);
+        free(room);
+    }
+    for (int i = 0; i < N_OBJECT; i++) close_one(&o, N_OBJECT - 1 - i);
+    assert_int_equal(atomic_load(&n_block), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(close_orders), cmocka_unit_test(lives_on), cmocka_unit_test(in_use),
-                                        cmocka_unit_test(closed_inside), cmocka_unit_test(cancelled) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(close_orders), cmocka_unit_test(lives_on), cmocka_unit_test(results_have_room),
+                                        cmocka_unit_test(in_use), cmocka_unit_test(closed_inside), cmocka_unit_test(cancelled) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* test_own_model.c - an application's engine as target, as drafter and as both: its text is that of the model behind it, opened
  * directly, by every builder and rule, greedy and sampled, many at once, forked, saved and restored. Its callbacks' errors come
  * through as they are and leave nothing half done; and what it lacks is refused. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -576,6 +577,44 @@ static void callbacks_fail(void **state)
     close_pair(&p);
 }
 
+/* Logits that are none are refused, of a target and of a drafter; the step can be made again. One that is minus infinity is a token
+ * that never comes. */
+static void logits_are_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        float spoil;
+        bool all;
+    } ways[] = { { NAN, false }, { INFINITY, false }, { NAN, true }, { -INFINITY, true } };
+    enum { N = 24 };
+    pair p;
+    int32_t want[N], got[N], seq;
+    open_pair(&p);
+    support_plain_ids(p.target, prompt_ids, 5, NULL, N, want);
+    for (int32_t who = 0; who < 2; who++) {
+        own_engine *e = who ? &p.small_engine : &p.big_engine;
+        spec_drafter *d;
+        spec_session *s = open_session(who ? p.target : p.own_target, who ? p.own_small : p.small, &d, "product:2,2");
+        int32_t n = 0;
+        OK(add_endless(s, &seq, prompt_ids, 5, NULL));
+        for (size_t w = 0; n < N; w = (w + 1) % 4) {
+            spec_step_result r = { 0 };
+            e->spoils = true, e->spoil = ways[w].spoil, e->spoils_all = ways[w].all;
+            FAILS(step_into(s, &r, &seq, 1), SPEC_E_INVALID, "are no numbers below infinity");
+            e->spoils = false;
+            OK(step_into(s, &r, &seq, 1));
+            for (int32_t i = 0; i < r.n_tokens && n < N; i++) got[n++] = r.tokens[i];
+        }
+        assert_memory_equal(want, got, sizeof want);
+        e->spoils = true, e->spoil = -INFINITY, e->spoils_all = false;
+        OK(step_into(s, &(spec_step_result){ 0 }, &seq, 1));
+        e->spoils = false;
+        spec_session_close(s);
+        spec_drafter_close(d);
+    }
+    close_pair(&p);
+}
+
 /* A prompt can be stopped between two pieces. */
 static int32_t n_poll;
 static int stop_at_third(void *user)
@@ -918,7 +957,7 @@ int main(void)
         cmocka_unit_test(copies_go_on),
         cmocka_unit_test(scores_outlive_copies),
         cmocka_unit_test(what_is_missing_is_refused), cmocka_unit_test(saved_bytes_are_counted),
-        cmocka_unit_test(callbacks_fail), cmocka_unit_test(prompts_can_be_stopped), cmocka_unit_test(contexts_end),
+        cmocka_unit_test(callbacks_fail), cmocka_unit_test(logits_are_numbers), cmocka_unit_test(prompts_can_be_stopped), cmocka_unit_test(contexts_end),
         cmocka_unit_test(what_is_known_is_told), cmocka_unit_test(costs_are_measured), cmocka_unit_test(arguments),
         cmocka_unit_test(memory_fails),
 #ifndef SPEC_NO_TOKENIZER

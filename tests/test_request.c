@@ -253,6 +253,14 @@ static int refuse(void *user_data, uint32_t *allowed, int32_t n_vocab, const int
     return user_data == NULL;
 }
 
+static int only_first(void *user_data, uint32_t *allowed, int32_t n_vocab, const int32_t *ids, size_t n)
+{
+    (void)user_data, (void)ids, (void)n;
+    memset(allowed, 0, (size_t)(n_vocab + 31) / 32 * sizeof *allowed);
+    allowed[0] = 1;
+    return 0;
+}
+
 static void check_refused(void **state)
 {
     (void)state;
@@ -272,7 +280,10 @@ static void check_refused(void **state)
     } while (0)
     const char *stop = "x", *none = NULL;
     const int32_t id = m->n_vocab;
-    const spec_logit_bias outside = { id, 1 }, infinite = { 1, INFINITY };
+    const spec_logit_bias outside = { id, 1 }, infinite = { 1, INFINITY }, too_much[] = { { 1, 3e38f }, { 1, 3e38f } };
+    spec_logit_bias *nothing = calloc((size_t)m->n_vocab, sizeof *nothing);
+    assert_non_null(nothing);
+    for (int32_t i = 0; i < m->n_vocab; i++) nothing[i] = (spec_logit_bias){ i, -INFINITY };
     REFUSES(r.sampling.temperature = INFINITY, SPEC_E_INVALID, "temperature");
     REFUSES(r.sampling.temperature = NAN, SPEC_E_INVALID, "temperature");
     REFUSES(r.sampling.top_k = -1, SPEC_E_INVALID, "top_k");
@@ -286,6 +297,8 @@ static void check_refused(void **state)
     REFUSES((r.bias = &outside, r.n_bias = 1), SPEC_E_INVALID, "bias 0");
     REFUSES((r.bias = &infinite, r.n_bias = 1), SPEC_E_INVALID, "bias 0");
     REFUSES(r.n_bias = 1, SPEC_E_INVALID, "bias");
+    REFUSES((r.bias = too_much, r.n_bias = 2), SPEC_E_INVALID, "biases of token 1 add up to infinity");
+    REFUSES((r.bias = nothing, r.n_bias = m->n_vocab), SPEC_E_INVALID, "leave no token");
     REFUSES((r.end_ids = &id, r.n_end_id = 1), SPEC_E_INVALID, "end id 0");
     REFUSES((r.stop = &stop, r.n_stop = 1), SPEC_E_UNSUPPORTED, "tokenizer");
     REFUSES((r.stop = &none, r.n_stop = 1), SPEC_E_INVALID, "stop string 0");
@@ -297,6 +310,18 @@ static void check_refused(void **state)
     r.mask_user_data = &r;
     OK(spec_sequence_set_request(s, seq, &r));
     FAILS(spec_step(s, &step, &seq, 1), SPEC_E_INVALID, "no token");
+    r.mask = only_first, r.bias = nothing, r.n_bias = 1; /* what the one leaves, the other forbids */
+    OK(spec_sequence_set_request(s, seq, &r));
+    FAILS(spec_step(s, &step, &seq, 1), SPEC_E_INVALID, "no token");
+    r.bias = nothing + 1, r.n_bias = m->n_vocab - 1;
+    OK(spec_sequence_set_request(s, seq, &r));
+    OK(spec_step(s, &step, &seq, 1));
+    assert_int_equal(step->tokens[0], 0);
+    OK(spec_sequence_remove(s, seq));
+    r = (spec_request)SPEC_REQUEST_INIT;
+    r.mask = refuse;
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
+    free(nothing);
     OK(spec_sequence_ids(s, &ids, &n, seq));
     assert_int_equal(n, N_PROMPT);
     r.n_predict = -5;

@@ -87,7 +87,7 @@ static spec_status unknown_kind(const char *text)
         memcpy(names + n, (*k)->name, len + 1);
         n += len;
     }
-    return speci_fail(SPEC_E_INVALID, "no tree is called \"%.64s\"; there are %s", text, names);
+    return speci_fail(SPEC_E_INVALID, "no tree is called \"%.64s\"; kinds: %s", text, names);
 }
 
 static spec_status find_kind(const speci_builder_kind **out, const char **args, const char *text)

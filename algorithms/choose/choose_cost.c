@@ -114,6 +114,16 @@ static json_t *table_to_json(const spec_cost_table *t)
     return out;
 }
 
+static spec_status write_text(const char *path, char *text)
+{
+    speci_writer w;
+    if (!text) return speci_fail(SPEC_E_NOMEM, "%s: no memory for the costs", path);
+    spec_status status = speci_writer_open(&w, path, "{", NULL);
+    if (status == SPEC_OK) status = speci_writer_close(&w, speci_writer_put(&w, text, strlen(text)));
+    free(text);
+    return status;
+}
+
 spec_status spec_cost_save(const spec_cost_profile *profile, const char *path)
 {
     spec_cost_profile p = { .struct_size = sizeof p };
@@ -127,10 +137,9 @@ spec_status spec_cost_save(const spec_cost_profile *profile, const char *path)
     json_decref(draft);
     json_decref(many);
     if (!root) return speci_fail(SPEC_E_NOMEM, "%s: no memory for the costs", path);
-    errno = 0;
-    const int failed = json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(DIGITS));
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(DIGITS));
     json_decref(root);
-    return failed ? speci_fail(SPEC_E_IO, "%s: cannot be written: %s", path, strerror(errno)) : SPEC_OK;
+    return write_text(path, text);
 }
 
 static spec_status read_entry(const json_t *node, const json_t *ms, spec_cost_table *t, int32_t i, const char *where)

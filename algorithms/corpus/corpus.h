@@ -69,6 +69,7 @@ static inline int speci_corpus_node_bytes(const speci_corpus_shape *s, int32_t o
 }
 static inline int speci_corpus_row_bytes(const speci_corpus_shape *s) { return 4 + SPECI_CORPUS_TOKEN * s->n_draft; }
 
+#define SPECI_CORPUS_MAGIC "SPECNGT" /* what a table begins with */
 /* bytes [SPECI_CORPUS_MAX_HEADER] of a header; returns how many there are. */
 size_t speci_corpus_put_header(uint8_t *bytes, const speci_corpus_header *h);
 

@@ -57,7 +57,7 @@ static spec_status begin(spec_corpus *c, const char *path, const spec_corpus_par
 {
     static const size_t memory = (size_t)1 << 30;
     SPEC_TRY(read_params(c, p));
-    if (speci_is_directory(path)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected the name of a table", path);
+    SPEC_TRY(speci_writer_check(path, SPECI_CORPUS_MAGIC));
     if (!(c->path = speci_strdup(c->a, path))) return SPEC_E_NOMEM;
     return speci_corpus_runs_open(&c->runs, c->shape.n_vocab, c->shape.n_context + c->shape.n_draft,
                                   p->memory ? p->memory : memory, path, c->a);
@@ -266,7 +266,7 @@ static spec_status write_sections(speci_writer *to, const spec_corpus *c)
 static spec_status write_file(const spec_corpus *c)
 {
     speci_writer to;
-    SPEC_TRY(speci_writer_open(&to, c->path, c->a));
+    SPEC_TRY(speci_writer_open(&to, c->path, SPECI_CORPUS_MAGIC, c->a));
     return speci_writer_close(&to, write_sections(&to, c));
 }
 

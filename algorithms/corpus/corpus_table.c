@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const char MAGIC[8] = "SPECNGT"; /* with its zero */
+static const char MAGIC[8] = SPECI_CORPUS_MAGIC; /* with its zero */
 
 /* --- the header --- */
 

@@ -152,7 +152,7 @@ spec_status speci_trie_save(const spec_drafter *d, const char *path)
     if (!s) return SPEC_E_NOMEM;
     s->t = &t->past;
     spec_status status = put_all(s);
-    if (status == SPEC_OK) status = speci_writer_open(&w, path, d->allocator);
+    if (status == SPEC_OK) status = speci_writer_open(&w, path, MAGIC, d->allocator);
     if (status == SPEC_OK) {
         s->writer = &w;
         status = speci_writer_close(&w, put_file(s, t, s->n_node));

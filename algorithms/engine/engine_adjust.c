@@ -89,12 +89,24 @@ static void refresh(engine_adjust *a, int32_t token)
     a->edits[a->entry[token] - 1] = edit_of(a, token);
 }
 
+/* Is there a token that neither the mask (NULL: none) nor a bias forbids? */
+static bool any_left(const engine_adjust *a, const uint32_t *mask)
+{
+    for (int32_t i = 0; i < a->n_vocab; i++)
+        if ((!mask || (mask[i / 32] >> (i % 32) & 1)) && a->bias[i] != -INFINITY) return true;
+    return false;
+}
+
 static spec_status fill(engine_adjust *a, const spec_session *s, const spec_request *p)
 {
     SPEC_TRY(alloc(a, s));
     for (int32_t i = 0; i < p->n_bias; i++) a->bias[p->bias[i].token] += p->bias[i].bias;
-    for (int32_t i = 0; i < p->n_bias; i++) refresh(a, p->bias[i].token);
-    return SPEC_OK;
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        const int32_t token = p->bias[i].token;
+        if (a->bias[token] == INFINITY) return speci_fail(SPEC_E_INVALID, "the biases of token %d add up to infinity", token);
+        refresh(a, token);
+    }
+    return any_left(a, NULL) ? SPEC_OK : speci_fail(SPEC_E_INVALID, "biases of -infinity leave no token");
 }
 
 spec_status speci_adjust_open(engine_adjust **out, spec_session *s, const spec_request *p)
@@ -203,13 +215,6 @@ static bool reaches(const tree_view *v, int32_t node)
     return above == NO_MASK || (masks[(size_t)above * (size_t)n_word + (size_t)token / 32] >> (token % 32) & 1);
 }
 
-static bool any_bit(const uint32_t *mask, int32_t n_vocab)
-{
-    for (int32_t i = 0; i < n_vocab; i++)
-        if (mask[i / 32] >> (i % 32) & 1) return true;
-    return false;
-}
-
 /* Asks the application which tokens may follow ids [n]. */
 static spec_status add_mask(tree_view *v, int32_t node, size_t n)
 {
@@ -221,8 +226,8 @@ static spec_status add_mask(tree_view *v, int32_t node, size_t n)
     memset(mask, 0xff, bytes);
     if (a->mask(a->mask_user_data, mask, a->n_vocab, v->q->ids, n) != 0)
         return speci_fail(SPEC_E_ABORTED, "stopped by the mask callback");
-    if (!any_bit(mask, a->n_vocab))
-        return speci_fail(SPEC_E_INVALID, "the mask of sequence %d allows no token after %zu ids", v->part->seq, n);
+    if (!any_left(a, mask))
+        return speci_fail(SPEC_E_INVALID, "mask and biases of sequence %d leave no token after %zu ids", v->part->seq, n);
     v->mask_of[node] = n_of(b, bytes);
     b->n += bytes;
     return SPEC_OK;

@@ -66,12 +66,23 @@ static spec_status loop(generation *g, int32_t seq)
 
 /* --- begin and end --- */
 
+/* What spec_result_free has to find. */
+enum { RESULT_LEAST = offsetof(spec_result, stop) };
+
+static spec_status check_room(const spec_result *result)
+{
+    if (result->struct_size >= RESULT_LEAST) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "spec_result.struct_size is %zu: at least %d, so that its arrays can be freed", result->struct_size,
+                      (int)RESULT_LEAST);
+}
+
 /* The sequence's text begins with the result's. */
 static spec_status begin(generation *g, spec_session *s, spec_result *result, const spec_request *request)
 {
     spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
     spec_result empty = { .n_ids = 0 };
     *g = (generation){ .s = s, .request = SPEC_REQUEST_INIT };
+    SPEC_TRY(check_room(result));
     SPEC_TRY(speci_params_write(result, &empty, sizeof empty, "spec_result"));
     SPEC_TRY(spec_session_get_info(s, &info));
     const spec_allocator *a = info.target->allocator;
@@ -175,7 +186,7 @@ spec_status spec_generate_more(spec_session *s, spec_result *result, int32_t seq
 
 void spec_result_free(spec_result *r)
 {
-    if (!r || !r->allocator_) return;
+    if (!r || r->struct_size < RESULT_LEAST || !r->allocator_) return;
     const size_t size = r->struct_size;
     speci_free(r->allocator_, r->text);
     speci_free(r->allocator_, r->ids);

@@ -72,7 +72,7 @@ static spec_status special_of(const spec_model *m, const char *stop, int32_t *ou
     size_t n = 0;
     int32_t id = -1;
     const spec_status status = spec_tokenizer_encode(m->tokenizer, &id, 1, &n, stop, strlen(stop), SPEC_TOKEN_PARSE_SPECIAL);
-    if (status != SPEC_OK && status != SPEC_E_FULL) return status;
+    if (status != SPEC_OK && status != SPEC_E_FULL) return speci_fail(status, "stop string \"%.100s\": %s", stop, spec_last_error());
     *out = n == 1 && spec_tokenizer_is_special(m->tokenizer, id) ? id : -1;
     return SPEC_OK;
 }
@@ -89,7 +89,7 @@ static spec_status list_ends(engine_request *r, const spec_model *m)
     r->n_eos = r->n_end;
     r->p.end_ids = r->ends + n_own;
     for (int32_t i = 0; i < p->n_stop; i++) {
-        int32_t id;
+        int32_t id = -1;
         SPEC_TRY(special_of(m, p->stop[i], &id));
         if (id >= 0) r->ends[r->n_end++] = id;
     }

@@ -47,8 +47,9 @@ static bool fits(const char *dir, const char *name)
 
 spec_status speci_directory_refuse(const char *dir, const char *missing)
 {
+    const bool config = strcmp(missing, "config.json") == 0; /* what its weights are called is then beside the point */
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-        if (fits(dir, layouts[i].name))
+        if (fits(dir, layouts[i].name) && !(config && strcmp(layouts[i].name, "*.safetensors") == 0))
             return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s is missing; found %s: %s", dir, missing, layouts[i].name,
                               layouts[i].advice);
     return speci_fail(SPEC_E_IO, "%s: %s is missing: expected a directory with config.json and model.safetensors, as "

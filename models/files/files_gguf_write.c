@@ -176,6 +176,6 @@ spec_status speci_gguf_write(const spec_backend *be, const char *path, speci_ggu
         s.all += (double)bytes_of(t);
         SPEC_TRY(speci_gguf_put_tensor(head, t->name, t->n_dim, t->dim, t->type->id, bytes_of(t)));
     }
-    SPEC_TRY(speci_writer_open(&w, path, a));
+    SPEC_TRY(speci_writer_open(&w, path, "GGUF", a));
     return speci_writer_close(&w, write_all(&s, head, tensors, n));
 }

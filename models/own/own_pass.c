@@ -1,4 +1,6 @@
 /* own_pass.c - a decode pass: the engine scores trees on the host, and their logits go where row operations find them. */
+#include <math.h>
+
 #include "models/own/own.h"
 
 static spec_status check_input(const own_exec *own, const speci_exec_input *in, const speci_exec_feed *feed)
@@ -17,6 +19,26 @@ static spec_status check_input(const own_exec *own, const speci_exec_input *in, 
     return SPEC_OK;
 }
 
+/* Do the logits of a row give a distribution? Minus infinity is a token that never comes. */
+static bool is_distribution(const float *logits, int32_t n_vocab)
+{
+    int32_t n_wrong = 0, n_finite = 0;
+    for (int32_t i = 0; i < n_vocab; i++) n_wrong += !(logits[i] < INFINITY), n_finite += logits[i] > -INFINITY;
+    return n_wrong == 0 && n_finite > 0;
+}
+
+static spec_status check_rows(const own_exec *own, int32_t n_in)
+{
+    const int32_t n_vocab = own->base.model->n_vocab;
+    const float *row = own->rows;
+    for (int32_t k = 0; k < n_in; k++)
+        for (int32_t node = own->shown[k].n_fed; node < own->shown[k].tree->n; node++, row += n_vocab)
+            if (!is_distribution(row, n_vocab))
+                return speci_fail(SPEC_E_INVALID, "score of the application's model: the logits of node %d of its tree %d are no numbers below "
+                                  "infinity, or all of them minus infinity", node, k);
+    return SPEC_OK;
+}
+
 static spec_status score(own_exec *own, const speci_exec_input *in, int32_t n_in)
 {
     for (int32_t k = 0; k < n_in; k++) own->shown[k].seq = own->seqs[in[k].slot].seq;
@@ -27,7 +49,7 @@ static spec_status score(own_exec *own, const speci_exec_input *in, int32_t n_in
         s->has_tree = true;
         s->n_fed = s->tree.n;
     }
-    return SPEC_OK;
+    return check_rows(own, n_in);
 }
 
 /* Rows of the pass to the device, and their arg-max if it is wanted. */

@@ -259,6 +259,7 @@ static void costs(const char *path)
     profile->target = (spec_cost_table){ .n = 2, .n_node = { 1, 9 }, .ms = { 1, 2 } };
     OK(spec_builder_open(&builder, "sequoia:6", NULL));
     OK(spec_builder_costs(builder, profile));
+    remove(path);
     OK(spec_cost_save(profile, path));
     STRUCT(spec_cost_profile, loaded);
     OK(spec_cost_load(loaded, path));
@@ -273,6 +274,7 @@ static void convert(const char *from, const char *path)
     STRUCT(spec_convert_params, p);
     n_progress = 0;
     p->type = "q8_0", p->progress = progress, p->progress_user_data = &n_progress;
+    remove(path); /* the costs, which are not replaced by a model */
     OK(spec_model_convert(backend, from, path, p));
     OK(spec_model_open(&m, backend, path, NULL));
     STRUCT(spec_model_info, info);
