@@ -86,6 +86,7 @@ static const attention_case cases[] = {
     { "f16_grouped", several, 4, 6, 2, 128, 0, F16, SPEC_PHASE_DECODE, 0, 0 },
     { "f16_window_1", several, 4, 4, 2, 64, 1, F16, SPEC_PHASE_DECODE, 0, 0 },
     { "bf16_one_key_head", tree_over_page, 1, 20, 1, 80, 0, BF16, SPEC_PHASE_DECODE, 0, 0 },
+    { "heads_71_one_key_head", tree, 1, 71, 1, 64, 0, BF16, SPEC_PHASE_DECODE, 0, 0 }, /* Falcon 7B */
     { "f16_dim_40", fed, 1, 11, 1, 40, 0, F16, SPEC_PHASE_DECODE, 0, 0 },
     { "bf16_dim_200", far_tree, 1, 4, 2, 200, 70, BF16, SPEC_PHASE_DECODE, 0, 0 },
     { "heads_40_fed", fed, 1, 40, 40, 128, 70, BF16, SPEC_PHASE_DECODE, 0, 0 },
