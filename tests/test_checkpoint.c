@@ -1,6 +1,6 @@
 /* test_checkpoint.c - hostile and unusual checkpoints: what is refused and in which words, what is accepted; loading
  * that is stopped or runs out of memory leaves nothing behind. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp, symlink */
+#define _POSIX_C_SOURCE 200809L /* symlink */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support_directory.h"
 #include "tests/support_model.h"
 
 /* --- messages --- */
@@ -160,22 +161,7 @@ static void tensors_by_name(void **state)
 
 /* --- directories --- */
 
-static char dir[64];
-
-static int make_dir(void **state)
-{
-    (void)state;
-    strcpy(dir, "/tmp/spec-checkpoint-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
+static const char *const dir = support_directory;
 
 static void put(const char *name, const void *data, size_t n)
 {
@@ -559,7 +545,7 @@ static void out_of_memory(void **state)
     assert_int_equal(f.n_live, 0);
 }
 
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, support_directory_make, support_directory_remove)
 #define NO_MEMORY(name) { "out_of_memory " name, out_of_memory, NULL, NULL, SPEC_TEST_DIR "/golden/" name }
 
 int main(void)

@@ -1,6 +1,6 @@
 /* test_files.c - files that the library writes: what is there is replaced when the new one is whole, and nothing is ever replaced
  * that is no file of that kind: a device, a pipe, a link, somebody's text. */
-#define _XOPEN_SOURCE 700 /* mkdtemp, symlink, mkfifo */
+#define _XOPEN_SOURCE 700 /* symlink, mkfifo */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,23 +9,9 @@
 #include <unistd.h>
 
 #include "tests/support_decode.h"
+#include "tests/support_directory.h"
 
-static char dir[64];
-
-static int make_dir(void **state)
-{
-    (void)state;
-    strcpy(dir, "/tmp/spec-files-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
+static const char *const dir = support_directory;
 
 /* Four names at once. */
 static const char *in_dir(const char *name)
@@ -170,7 +156,7 @@ static void public_calls(void **state)
     spec_drafter_close(trie);
 }
 
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, support_directory_make, support_directory_remove)
 
 int main(void)
 {

@@ -1,12 +1,11 @@
 /* test_gguf.c - the container: values of every type, hostile headers and tensors, which are refused in these words, files in parts,
  * memory that runs out. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp */
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support_directory.h"
 #include "tests/support_gguf.h"
 #include "tests/support_model.h"
 
@@ -327,22 +326,7 @@ static void hostile_tensors(void **state)
 
 /* --- files in parts --- */
 
-static char dir[64];
-
-static int make_dir(void **state)
-{
-    (void)state;
-    strcpy(dir, "/tmp/spec-gguf-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
+static const char *const dir = support_directory;
 
 static void write_file(const char *name, gguf_bytes b)
 {
@@ -497,9 +481,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_file), cmocka_unit_test(truncated), cmocka_unit_test(flipped), cmocka_unit_test(values),
         cmocka_unit_test(hostile_heads), cmocka_unit_test(hostile_pairs), cmocka_unit_test(hostile_tensors),
-        cmocka_unit_test_setup_teardown(parts, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(values_of_parts, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(long_header, make_dir, remove_dir), cmocka_unit_test(no_memory),
+        cmocka_unit_test_setup_teardown(parts, support_directory_make, support_directory_remove),
+        cmocka_unit_test_setup_teardown(values_of_parts, support_directory_make, support_directory_remove),
+        cmocka_unit_test_setup_teardown(long_header, support_directory_make, support_directory_remove), cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
