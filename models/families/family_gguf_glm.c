@@ -8,6 +8,7 @@ static const model_rename names[] = {
     { "model.norm", "output_norm" },
     { "lm_head", "output" },
     { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
+    { "model.layers.#.self_attn.qkv_proj", "blk.#.attn_qkv" }, /* ChatGLM's */
     { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
     { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
     { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
@@ -20,22 +21,6 @@ static const model_rename names[] = {
     { NULL, NULL },
 };
 
-static const model_rename chatglm_names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
-    { "lm_head", "output" },
-    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
-    { "model.layers.#.self_attn.qkv_proj", "blk.#.attn_qkv" },
-    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
-    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
-    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
-    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
-    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
-    { "model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up" },
-    { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
-    { NULL, NULL },
-};
-
 static spec_status biases(gguf_reading *r)
 {
     const bool bias = speci_gguf_has_tensor(r, "blk.0.attn_q.bias") || speci_gguf_has_tensor(r, "blk.0.attn_qkv.bias");
@@ -43,4 +28,4 @@ static spec_status biases(gguf_reading *r)
 }
 
 const model_gguf speci_gguf_glm4 = { .architecture = "glm4", .model_type = "glm4", .names = names, .finish = biases };
-const model_gguf speci_gguf_chatglm = { .architecture = "chatglm", .model_type = "glm", .names = chatglm_names, .finish = biases };
+const model_gguf speci_gguf_chatglm = { .architecture = "chatglm", .model_type = "glm", .names = names, .finish = biases };
