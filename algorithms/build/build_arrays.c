@@ -231,9 +231,10 @@ static spec_status build(growth *g, spec_tree *tree)
 spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, const spec_build_args *args)
 {
     if (!args) return speci_fail(SPEC_E_INVALID, "a tree is to be built without distributions");
-    growth g = { .b = builder, .args = { .struct_size = sizeof g.args }, .pool = &builder->pool };
+    growth g = { .b = builder, .args = { .struct_size = sizeof g.args } };
     SPEC_TRY(speci_params_read(&g.args, sizeof g.args, args, "spec_build_args"));
     SPEC_TRY(check_args(builder, &g.args, tree));
+    g.pool = &builder->pool;
     g.kind = g.args.draw ? builder->info.kind : SPEC_TREE_DETERMINISTIC;
     spec_status status = open_growth(&g);
     if (status == SPEC_OK) status = build(&g, tree);
