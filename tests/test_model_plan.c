@@ -107,12 +107,12 @@ static void check_norms(const spec_op *ops, int32_t n, const char *name)
                 fail_msg("%s: operation %d computes the norm of operation %d", name, i, k);
 }
 
-static void check_model(const char *model_name, spec_dtype type)
+static void check_model(spec_backend *backend, const char *model_name, spec_dtype type)
 {
     char name[96], path[256];
     snprintf(name, sizeof name, "%s, %s", model_name, spec_dtype_name(type));
     snprintf(path, sizeof path, "%s%s", GOLDEN, model_name);
-    spec_model *model = support_model(support_backend(), path, type);
+    spec_model *model = support_model(backend, path, type);
     emitted e = emit(model);
     for (int32_t phase = 0; phase < 2; phase++) {
         const spec_op *ops = e.plans.ops[phase];
@@ -133,8 +133,10 @@ static void test_plans(void **state)
                                           "bamba", "lfm2", "mambainllama" };
     static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F32, SPEC_DTYPE_F16 };
     (void)state;
+    spec_backend *backend = support_backend();
     for (int32_t i = 0; i < N_ELEMENTS(models); i++)
-        for (int32_t k = 0; k < N_ELEMENTS(types); k++) check_model(models[i], types[k]);
+        for (int32_t k = 0; k < N_ELEMENTS(types); k++) check_model(backend, models[i], types[k]);
+    spec_backend_close(backend);
 }
 
 int main(void)
