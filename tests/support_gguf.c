@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/test.h"
+
 void gguf_put(gguf_bytes *b, const void *data, size_t n)
 {
     while (b->n + n > b->cap) b->data = realloc(b->data, b->cap = b->cap ? 2 * b->cap : 256);
@@ -79,4 +81,14 @@ void gguf_tensor(gguf_bytes *b, const char *name, uint32_t n_dim, const uint64_t
     for (uint32_t i = 0; i < n_dim; i++) gguf_number(b, dims[i], 8);
     gguf_number(b, type, 4);
     gguf_number(b, offset, 8);
+}
+
+void gguf_write(gguf_bytes *b, const char *path)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(b->data, 1, b->n, f), b->n);
+    fclose(f);
+    free(b->data);
+    *b = (gguf_bytes){ 0 };
 }

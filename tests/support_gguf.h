@@ -14,6 +14,8 @@ void gguf_number(gguf_bytes *b, uint64_t x, size_t bytes);
 void gguf_string(gguf_bytes *b, const char *s, size_t n);
 /* Zeros up to a multiple of `alignment`. */
 void gguf_pad(gguf_bytes *b, size_t alignment);
+/* The file at `path`; the bytes are freed. */
+void gguf_write(gguf_bytes *b, const char *path);
 
 /* "GGUF", the version and the counts. */
 void gguf_head(gguf_bytes *b, uint32_t version, uint64_t n_tensor, uint64_t n_pair);

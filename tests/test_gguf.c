@@ -332,11 +332,7 @@ static void write_file(const char *name, gguf_bytes b)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(b.data, 1, b.n, f), b.n);
-    fclose(f);
-    free(b.data);
+    gguf_write(&b, path);
 }
 
 static void write_part(const char *name, uint32_t no, uint32_t n, uint32_t n_tensor, const char *tensor)

@@ -148,11 +148,7 @@ static void make_joined(const char *from)
     speci_checkpoint_close(c);
     gguf_pad(&b, 32);
     gguf_put(&b, data.data, data.n);
-    FILE *f = fopen(file, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(b.data, 1, b.n, f), b.n);
-    fclose(f);
-    free(b.data);
+    gguf_write(&b, file);
     free(data.data);
 }
 
@@ -252,11 +248,7 @@ static void make_model(uint32_t type, uint32_t values, bool plain)
     for (int i = 0; i < N; i++) add_tensor(&k, tensors[i].name, tensors[i].rows, tensors[i].cols);
     gguf_pad(&k.b, 32);
     gguf_put(&k.b, k.data.data, k.data.n);
-    FILE *f = fopen(file, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(k.b.data, 1, k.b.n, f), k.b.n);
-    fclose(f);
-    free(k.b.data);
+    gguf_write(&k.b, file);
     free(k.data.data);
 }
 
@@ -439,11 +431,7 @@ static void make_refused(const refused_case *c)
     gguf_pad(&b, 32);
     end = (end + 31) / 32 * 32;
     gguf_put(&b, old.data + end, old.n - end);
-    FILE *f = fopen(file, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(b.data, 1, b.n, f), b.n);
-    fclose(f);
-    free(b.data);
+    gguf_write(&b, file);
     free(old.data);
 }
 

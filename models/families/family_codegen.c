@@ -5,34 +5,26 @@
 
 enum { N_DEVICE = 4 };
 
-/* from [3 * dim]: the row of the tensor that is row i of [q | k | v]. Of each head's q and k those come first that turn, pairs apart. */
-static void order(int32_t *from, const model_transformer *t, int32_t n_rot)
+/* from [3 * dim]: the row of the tensor that is row i of [q | k | v]. */
+static void order(int32_t *from, int32_t dim)
 {
     static const int32_t place[3] = { 0, 2, 1 }; /* of q, k, v */
-    const int32_t quarter = t->dim / N_DEVICE;
-    int32_t turning[MODEL_HEAD_DIM_MAX];
-    speci_pairs_apart(turning, t->head_dim, n_rot);
+    const int32_t quarter = dim / N_DEVICE;
     for (int32_t j = 0; j < 3; j++)
-        for (int32_t i = 0; i < t->dim; i++) {
-            const int32_t row = j < 2 ? i - i % t->head_dim + turning[i % t->head_dim] : i;
-            *from++ = (row / quarter * 3 + place[j]) * quarter + row % quarter;
-        }
+        for (int32_t i = 0; i < dim; i++) *from++ = (i / quarter * 3 + place[j]) * quarter + i % quarter;
 }
 
 spec_status speci_family_codegen(model_builder *b)
 {
     const model_config *c = b->config;
     model_transformer t = speci_gptj;
-    int32_t n_rot;
     SPEC_TRY(speci_gptj_read(b->config, &t));
     (void)speci_config_take(b->config, "n_ctx"); /* which the class does not read */
     if (t.dim % N_DEVICE)
         return speci_fail(SPEC_E_FORMAT, "%s: n_embd is %d, expected a multiple of %d", c->file, t.dim, N_DEVICE);
-    SPEC_TRY(speci_rope_dims(&t.rope, &n_rot, t.head_dim, c->file));
     int32_t *from = speci_alloc(b->model->allocator, (size_t)(3 * t.dim), sizeof *from);
     if (!from) return SPEC_E_NOMEM;
-    order(from, &t, n_rot);
-    t.interleaved = false; /* the order does it */
+    order(from, t.dim);
     t.qkv = MODEL_QKV_FUSED, t.qkv_from = from;
     const spec_status status = speci_transformer_build(b, &t, NULL);
     speci_free(b->model->allocator, from);

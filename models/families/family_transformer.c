@@ -136,7 +136,9 @@ static spec_status qk_norms(model_builder *b, model_attention *a, const model_tr
     return speci_model_build_norm_weight(b, &a->k_norm, k.s, t->head_dim);
 }
 
-void speci_pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
+/* A head's rows in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
+ * turn. Scores are the same for any order that queries and keys share. */
+static void pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
 {
     for (int32_t i = 0; i < head_dim; i++) from[i] = i >= n_rot ? i : i < n_rot / 2 ? 2 * i : 2 * i + 1 - n_rot;
 }
@@ -152,16 +154,28 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
     int32_t from[MODEL_HEAD_DIM_MAX], n_rot;
     if (t->interleaved || b->form.pairs_together) {
         SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
-        speci_pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
+        pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
         for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
     }
     return speci_model_build_stack(b, out, qkv, 3, qkv_in(t), t->qkv_bias, false);
 }
 
-/* Pairs that are neighbours are put apart, in heads of q and k. */
+/* from [rows of q, k and v]: qkv_from, with pairs that are neighbours put apart in heads of q and k. */
+static void fused_apart(int32_t *from, const model_transformer *t, int32_t n_rot)
+{
+    const int32_t n_turning = t->n_head + t->n_kv_head;
+    for (int32_t h = 0; h < n_turning + t->n_kv_head; h++, from += t->head_dim) {
+        pairs_apart(from, t->head_dim, h < n_turning ? n_rot : 0);
+        for (int32_t k = 0; k < t->head_dim; k++) {
+            const int32_t row = h * t->head_dim + from[k];
+            from[k] = t->qkv_from ? t->qkv_from[row] : row;
+        }
+    }
+}
+
 static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
-    const int32_t n_turning = t->n_head + t->n_kv_head, n_out = (n_turning + t->n_kv_head) * t->head_dim;
+    const int32_t n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim;
     model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv), .n_out = n_out, .from = t->qkv_from, .n_from = n_out,
                        .n_run = 1 };
     int32_t n_rot;
@@ -169,10 +183,7 @@ static spec_status qkv_fused(model_builder *b, model_linear *out, const model_tr
     SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
     int32_t *from = speci_alloc(b->model->allocator, (size_t)n_out, sizeof *from);
     if (!from) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < n_out; i += t->head_dim) {
-        speci_pairs_apart(from + i, t->head_dim, i < n_turning * t->head_dim ? n_rot : 0);
-        for (int32_t k = 0; k < t->head_dim; k++) from[i + k] += i;
-    }
+    fused_apart(from, t, n_rot);
     all.from = from;
     const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
     speci_free(b->model->allocator, from);

@@ -48,7 +48,7 @@ typedef struct model_transformer {
     bool ungated;              /* the MLP is down(act(up x)) */
     int32_t qkv_in;            /* columns that q, k and v read; 0 = dim (qkv apart) */
     bool parallel;             /* attention and MLP read the same residual */
-    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (no qkv by head, no qk_norm) */
+    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (no qkv by group, no qk_norm) */
     double attention_scale;    /* of scores; 0 = 1 / sqrt(head_dim) */
     double attention_cap;      /* of scores, softly; 0 = none */
     double residual_scale;     /* of what branches add; 0 = 1 */
@@ -120,10 +120,6 @@ extern const model_transformer_names speci_gemma_names;
 /* A GPT-J config, and what it leaves to the family: family_gptj.c and family_codegen.c. */
 extern const model_transformer speci_gptj;
 spec_status speci_gptj_read(model_config *c, model_transformer *t);
-
-/* A head's rows [head_dim] in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
- * turn. Scores are the same for any order that queries and keys share. */
-void speci_pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot);
 
 /* Reads a GLM config: family_glm.c and family_glm4.c. */
 spec_status speci_glm_read(model_config *c, model_transformer *t);
