@@ -100,7 +100,8 @@ class FromLogits(trainer.Trainer):
         return torch.arange(self.n_train, len(self.data[0])).split(self.a.batch)
 
     def loss(self, batch):
-        ids, top, probs = (t[batch.to(t.device)] for t in self.data)
+        at = trainer.to_device(batch, self.a.device)
+        ids, top, probs = (t[at] for t in self.data)
         with autocast(ids.device):
             hidden = (self.forward if self.net.training else self.net)(ids.long())
             rows = losses.TopRows(top.flatten(0, 1), probs.flatten(0, 1))

@@ -34,20 +34,26 @@ def renamed(state, block):
     return {(block + key[len("block."):] if key.startswith("block.") else key): value for key, value in state.items()}
 
 
+def fused(head):
+    """A head's tensors by the layout's names, with the factor of its embeddings in the matrix that reads them. Zero: it was trained without them, and
+    zeros of the matrix give what zeros in their place do."""
+    tensors = renamed(head.state_dict(), "layers.0.")
+    tensors["fc.weight"] = tensors["fc.weight"].clone()
+    tensors["fc.weight"][:, :head.c["hidden_size"]] *= head.c.get("embedding_scale", 1.0) if head.c.get("first_token", True) else 0
+    return tensors
+
+
 def common(c, **more):
     return {"model_type": "llama", "num_hidden_layers": 1, "hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False,
             "dtype": "bfloat16"} | {k: c[k] for k in SIZES} | more
 
 
 def eagle2_files(head):
-    return common(head.c, architectures=["LlamaForCausalLM"], bias=head.c.get("bias", True)), renamed(head.state_dict(), "layers.0.")
+    return common(head.c, architectures=["LlamaForCausalLM"], bias=head.c.get("bias", True)), fused(head)
 
 
 def lyanna_files(head):
-    info, tensors = head.token_info, renamed(head.state_dict(), "layers.0.")
-    if not head.c.get("first_token", True):  # zeros in its place are what zeros of the matrix give
-        tensors["fc.weight"] = tensors["fc.weight"].clone()
-        tensors["fc.weight"][:, :head.c["hidden_size"]] = 0
+    info, tensors = head.token_info, fused(head)
     config = common(head.c, architectures=["LyannaForCausalLM"], bias=head.c.get("bias", True), draft_depth=head.c.get("draft_depth", 6),
                     token_info_rank=head.c["token_info_rank"] if info else 0, token_info_hot=len(info.hot_ids) if info else 0)
     return config, tensors

@@ -3,6 +3,8 @@
 
 Position p of a head pairs the target's hidden vector at p with token x_{p+1}, and speaks of x_{p+2}. Row 0 of a chain is such a pair;
 rows behind it take the head's own output for the hidden vector. One layer of attention, whose position is p."""
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -38,6 +40,10 @@ class Head(nn.Module):
 
     def tables(self, n, device):
         return rope_table(n, self.c["head_dim"], self.theta, device)
+
+    def scaled(self, embedded):
+        """Embeddings as `fc` reads them in training (`embedding_scale`); a file has the factor in its `fc.weight`."""
+        return embedded * self.c.get("embedding_scale", 1.0)
 
     def recycle(self, out):
         return out
@@ -103,6 +109,13 @@ def attend(q, steps):
     return y
 
 
+def embedding_scale(embedding, hidden):
+    """The power of two that brings rows of the embedding to about the size of hidden rows [B,T,H]. AdamW moves all weights of `fc` alike: where an embedding
+    is 28 times smaller (hybrid-target), a head learns what the hidden row says long before it learns what the token says. A power of two, so
+    that a file keeps the same rounded weights."""
+    return 2.0 ** round(math.log2(float(hidden.float().pow(2).mean().sqrt() / embedding.float().pow(2).mean().sqrt().clamp(min=1e-6))))
+
+
 class Eagle2(Head):
     """x = fc(cat(E[x_{p+1}], h_p)), h after the target's final norm; no norm before attention, none behind; the target's head."""
 
@@ -112,7 +125,7 @@ class Eagle2(Head):
         self.block = Block(c, c["hidden_size"])
 
     def prepare(self, embedded, hidden, own):
-        x = self.fc(torch.cat([embedded, hidden], -1))
+        x = self.fc(torch.cat([self.scaled(embedded), hidden], -1))
         return x, x
 
 
@@ -154,17 +167,19 @@ class Eagle3(Head):
 class TokenInfo(nn.Module):
     """info(t) = RMSNorm(e_t W1 W2) over the hot tokens, for a hot token t; zero elsewhere. e_t: the target's embedding, frozen."""
 
-    def __init__(self, width, rank, hot, eps):
+    def __init__(self, width, rank, hot, eps, vocab):
         super().__init__()
         self.w1, self.w2, self.norm = nn.Linear(width, rank, False), nn.Linear(rank, len(hot), False), RMSNorm(len(hot), eps)
         self.register_buffer("hot_ids", torch.as_tensor(hot, dtype=torch.int32))
+        is_hot = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, self.hot_ids.long(), True)  # looked up: torch.isin sorts, and waits for the device
+        self.register_buffer("is_hot", is_hot, persistent=False)
 
     def scaled(self, embedded, tokens):
         """s_t e_t W1 [..., rank], zero for tokens that are not hot: info is its product with `weight`. 1 / s_t is the root mean square over
         the hot outputs, which a rank x rank matrix gives: |W2 u|^2 / n = u (W2^T W2 / n) u."""
         u = self.w1(embedded).float()
         square = ((u @ (self.w2.weight.T @ self.w2.weight).float()) * u).sum(-1, keepdim=True) / len(self.hot_ids)
-        return u * torch.rsqrt(square + self.norm.eps) * torch.isin(tokens, self.hot_ids)[..., None]
+        return u * torch.rsqrt(square + self.norm.eps) * self.is_hot[tokens][..., None]
 
     def weight(self, vocab):
         """[V, rank]: rows of W2 times the norm's weight, at their tokens."""
@@ -189,13 +204,13 @@ class Lyanna(Head):
         width = c["hidden_size"]
         self.fc = nn.Linear(2 * width, width, c.get("bias", True))
         self.block = Block(c, width)
-        self.token_info = TokenInfo(width, c["token_info_rank"], hot, c["rms_norm_eps"]) if len(hot) else None
+        self.token_info = TokenInfo(width, c["token_info_rank"], hot, c["rms_norm_eps"], c["vocab_size"]) if len(hot) else None
         self.embedding = [embedding]  # in a list: the target's, no parameter of the head
 
     def prepare(self, embedded, hidden, own):
         if not self.c.get("first_token", True):  # a trial: what is the fused token worth?
             embedded = torch.zeros_like(embedded)
-        x = hidden if own else self.fc(torch.cat([embedded, hidden], -1))
+        x = hidden if own else self.fc(torch.cat([self.scaled(embedded), hidden], -1))
         return x, x
 
     def rows(self, out, tokens):

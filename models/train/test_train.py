@@ -477,6 +477,23 @@ class Heads(Case):
                         self.assertEqual(again.draft_ids.tolist(), head.draft_ids.tolist())
         self.refused("for a target of width 16, not 8", head_files.load, self.path("eagle2eagle"), torch.zeros(30, 8))
 
+    def test_a_file_has_the_scale_of_embeddings_in_its_weights(self):
+        """Trained with embeddings 8 times as large, a head is written as one that reads them as they are: with the same weights in bfloat16."""
+        embedding, hidden = torch.randn(30, 16) / 8, torch.randn(2, 11, 16)
+        self.assertEqual(heads.embedding_scale(embedding, hidden), 8.0)
+        for name, head in some_heads(embedding):
+            if isinstance(head, heads.Eagle3):
+                continue
+            with self.subTest(name), torch.no_grad():
+                head.bfloat16().float().c["embedding_scale"] = 8.0
+                head_files.save(head, self.path(name))
+                again = head_files.load(self.path(name), embedding)
+                scaled = head.unroll(embedding[self.ids], hidden, 3)
+                for a, b in zip(scaled, again.unroll(embedding[self.ids], hidden, 3)):
+                    self.assertTrue(torch.equal(a, b))
+                head.c["embedding_scale"] = 1.0
+                self.assertGreater(float((scaled[0] - head.unroll(embedding[self.ids], hidden, 1)[0]).abs().max()), 0.01)
+
     def test_a_head_without_a_part_is_one_trained_without(self):
         head = heads.Lyanna(SIZES, [1, 5, 7, 9, 20], self.E)
         bare = heads.Lyanna(SIZES | {"first_token": False}, [], self.E)
@@ -550,6 +567,7 @@ class Heads(Case):
                 torch.set_grad_enabled(False)
                 self.addCleanup(torch.set_grad_enabled, True)
                 t.net.load_state_dict(head_files.load(out, t.target.embed.weight).state_dict())  # as rounded by its file
+                t.net.c.pop("embedding_scale", None)  # which its weights now have
                 ids, n = acceptance.continuations(t.target, t.held, 2, 12, 20), 20
                 embedded, hidden, tokens, _ = t.see(ids)
                 reached, chains = torch.zeros(acceptance.DEPTH), 0

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import acceptance
 import checkpoint
+import corpus
 import head_files
 import heads
 import hot_tokens
@@ -75,17 +76,27 @@ def memory_of(a, target, head, config):
     return weights + rows * (a.depth * kept + 60 * c["hidden_size"]) + 5 * 4 * min(rows * config["vocab_size"], losses.ELEMENTS + config["vocab_size"])
 
 
+@torch.no_grad()
+def scale_embeddings(head, target, text):
+    """Of a head without norms in front of its `fc`: by rows from all over the text. The same for a run that goes on."""
+    length = min(64, len(text) - 1)
+    ids = corpus.windows(text, torch.linspace(0, len(text) - length - 1, 16, device=text.device).long(), length)
+    head.c["embedding_scale"] = heads.embedding_scale(target.embed(ids), target(ids))
+    return head.c["embedding_scale"]
+
+
 class HeadTrainer(trainer.BesideTarget):
     def __init__(self, a):
         target, config = checkpoint.load(a.target, a.device)
         text, held, generated = trainer.load_data(a, config)
         head = make_head(a, config, target.embed.weight.detach().float(), [text] if generated is None else [text, generated])
+        identity = {} if a.kind == "eagle3" else {"embedding_scale": scale_embeddings(head, target, text.to(a.device))}
         if a.device.startswith("cuda"):
             target.half()
         memory = memory_of(a, target, head, config)
         check_memory(a.device, memory, "--batch, --length or --depth")
         self.draft_ids = head.draft_ids.to(a.device) if a.kind == "eagle3" else None
-        super().__init__(a, target, head.to(a.device).train(), memory, text, held, generated)
+        super().__init__(a, target, head.to(a.device).train(), memory, text, held, generated, **identity)
 
     def see(self, ids):
         """What a head is given of a batch [B,T+1]: embeddings of x_1.., hidden vectors at 0.., tokens x_1.., and the target's final rows
@@ -108,10 +119,11 @@ class HeadTrainer(trainer.BesideTarget):
         with autocast(ids.device):
             embedded, hidden, tokens, final = self.see(ids)
             total, by_step, scale = 0.0, [], sum(a.decline ** j for j in range(a.depth))
+            weight = self.net.weight(self.target.head_weight)
             for j, out in enumerate(self.net.unroll(embedded, hidden, a.depth)):
                 out, seen = out[:, j:], final[:, j:]
                 rows = self.net.rows(out, tokens[:, j:]).flatten(0, 1)
-                kl, sums = losses.distil(rows.float(), self.net.weight(self.target.head_weight), losses.TargetRows(head, seen.flatten(0, 1)), a.ce)
+                kl, sums = losses.distil(rows.float(), weight, losses.TargetRows(head, seen.flatten(0, 1)), a.ce)
                 step = a.kl * kl
                 if a.kind != "eagle3":
                     distance = F.mse_loss if a.kind == "lyanna" else F.smooth_l1_loss

@@ -68,6 +68,11 @@ def make_optimizer(net, lr, decay):
                              fused=next(net.parameters()).is_cuda)
 
 
+def to_device(x, device):
+    """A CPU tensor there, without waiting for what the device still has to do: from ordinary memory the copy would."""
+    return x.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else x.to(device)
+
+
 class Batches:
     """Batch i is a function of the seed and i alone, so a resumed run needs no position in the data but its step."""
 
@@ -82,7 +87,7 @@ class Batches:
 
     def __call__(self, step):
         draw = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-        starts = [torch.randint(len(tokens) - self.length, (n,), generator=draw).to(tokens.device) for tokens, n in self.parts]
+        starts = [to_device(torch.randint(len(tokens) - self.length, (n,), generator=draw), tokens.device) for tokens, n in self.parts]
         return torch.cat([corpus.windows(tokens, s, self.length) for (tokens, _), s in zip(self.parts, starts)])
 
 
@@ -212,11 +217,11 @@ class BesideTarget(Trainer):
     """Batches are tokens [B,T] of text and of what the target generated; the target runs beside the net. Two hooks are left: loss, and
     reached_on, which is reached on continuations [B,T] whose last n tokens are the target's."""
 
-    def __init__(self, a, target, net, memory, text, held, generated):
-        """text, held: of corpus.load_text; generated: of corpus.load_generated, or None."""
+    def __init__(self, a, target, net, memory, text, held, generated, **identity):
+        """text, held: of corpus.load_text; generated: of corpus.load_generated, or None. identity: as for Trainer."""
         self.target, self.held = target, held
         batches = Batches(a, text.to(a.device), None if generated is None else generated.to(a.device))
-        super().__init__(a, net, batches, memory, text_tokens=len(text), generated_tokens=0 if generated is None else len(generated))
+        super().__init__(a, net, batches, memory, text_tokens=len(text), generated_tokens=0 if generated is None else len(generated), **identity)
         self.continued, self.n_continued = None, min(64, a.length - 1)
 
     def main(self, began):
