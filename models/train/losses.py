@@ -2,6 +2,8 @@
 import torch
 from torch.nn import functional as F
 
+import fused
+
 ELEMENTS = 1 << 27  # of one float32 table of logits: 512 MiB
 
 
@@ -15,8 +17,11 @@ class TargetRows:
     def __init__(self, head, hidden):
         self.head, self.hidden = head, hidden
 
+    def logits(self, rows):
+        return self.head(self.hidden[rows])
+
     def __call__(self, rows, q):
-        return self.head(self.hidden[rows]).float().softmax(-1)
+        return self.logits(rows).float().softmax(-1)
 
 
 class TopRows:
@@ -33,6 +38,18 @@ class TopRows:
         return rest.scatter(1, ids, probs)
 
 
+def _distil_rows(logits, target, ce, n_rows):
+    """(sums [3] of rows of logits [R,V], the slope of the loss by them, which are n_rows'th parts of it). target(q): the target's
+    distributions. fused.py has the same for a GPU."""
+    log_q = logits.float().log_softmax(-1)
+    q = log_q.exp()
+    p = target(q)
+    best = p.argmax(-1, keepdim=True)
+    sums = torch.stack([(p * (p.clamp(min=1e-20).log() - log_q)).sum(), -log_q.gather(1, best).sum(), torch.minimum(p, q).sum()])
+    slope = q.mul_(1 + ce).sub_(p).scatter_add_(1, best, torch.full_like(best, -ce, dtype=q.dtype)).div_(n_rows)
+    return sums, slope.to(logits.dtype)
+
+
 class _Distil(torch.autograd.Function):
     """mean over rows of KL(p || q) + ce * (-log q[arg-max p]), and its gradient, by parts of the rows. With m the mixture of p and
     its arg-max both terms are a cross-entropy against m, whose gradient by logits is (1 + ce) q - m."""
@@ -45,14 +62,12 @@ class _Distil(torch.autograd.Function):
         for start in range(0, len(hidden), rows_at_once(len(weight))):
             rows = slice(start, start + rows_at_once(len(weight)))
             h = hidden[rows].to(kind)
-            log_q = (h @ w.T).float().log_softmax(-1)
-            q = log_q.exp()
-            p = target(rows, q)
-            best = p.argmax(-1, keepdim=True)
-            sums[0] += (p * (p.clamp(min=1e-20).log() - log_q)).sum()
-            sums[1] -= log_q.gather(1, best).sum()
-            sums[2] += torch.minimum(p, q).sum()
-            slope = q.mul_(1 + ce).sub_(p).scatter_add_(1, best, torch.full_like(best, -ce, dtype=q.dtype)).div_(len(hidden)).to(kind)
+            logits = h @ w.T
+            if isinstance(target, TargetRows) and fused.usable(logits):
+                part, slope = fused.distil_rows(logits, target.logits(rows), ce, len(hidden))
+            else:
+                part, slope = _distil_rows(logits, lambda q: target(rows, q), ce, len(hidden))
+            sums += part
             by_hidden[rows] = (slope @ w).to(hidden.dtype)
             if by_weight is not None:
                 by_weight += (slope.T @ h).float()
