@@ -17,37 +17,40 @@ class TargetRows:
     def __init__(self, head, hidden):
         self.head, self.hidden = head, hidden
 
-    def logits(self, rows):
-        return self.head(self.hidden[rows])
+    def against(self, logits, rows, ce, n_rows):
+        p = self.head(self.hidden[rows])
+        return (fused.distil_rows if fused.usable(logits) else distil_rows)(logits, p, ce, n_rows)
 
-    def __call__(self, rows, q):
-        return self.logits(rows).float().softmax(-1)
+
+def distil_rows(logits, target, ce, n_rows):
+    """(the sums [3] of `distil` over rows of logits [R,V] of the drafter, the slope of the loss by them, of which they are n_rows'th parts).
+    target [R,V]: the target's logits. fused.py has the same for a GPU."""
+    log_q, p = logits.float().log_softmax(-1), target.float().softmax(-1)
+    q, best = log_q.exp(), p.argmax(-1, keepdim=True)
+    sums = torch.stack([(p * (p.clamp(min=1e-20).log() - log_q)).sum(), -log_q.gather(1, best).sum(), torch.minimum(p, q).sum()])
+    slope = q.mul_(1 + ce).sub_(p).scatter_add_(1, best, torch.full_like(best, -ce, dtype=q.dtype)).div_(n_rows)
+    return sums, slope.to(logits.dtype)
 
 
 class TopRows:
-    """The target's distributions from its k likeliest tokens: ids and probabilities [R,k]. The rest of the mass is spread as the
-    drafter q spreads its own, so that its gradient moves the rest as a whole: KL over k + 1 outcomes."""
+    """The target's distributions from its k likeliest tokens: ids, the likeliest first, and probabilities [R,k]. The rest of the mass is one more
+    outcome: spread as the drafter q spreads its own, so that its gradient moves the rest as a whole. No table but q's is made."""
 
     def __init__(self, ids, probs):
         self.ids, self.probs = ids, probs
 
-    def __call__(self, rows, q):
-        ids, probs = self.ids[rows].long(), self.probs[rows].float()
-        rest = q.scatter(1, ids, 0.0)
-        rest *= ((1 - probs.sum(1)).clamp(min=0) / rest.sum(1).clamp(min=1e-20))[:, None]
-        return rest.scatter(1, ids, probs)
-
-
-def _distil_rows(logits, target, ce, n_rows):
-    """(sums [3] of rows of logits [R,V], the slope of the loss by them, which are n_rows'th parts of it). target(q): the target's
-    distributions. fused.py has the same for a GPU."""
-    log_q = logits.float().log_softmax(-1)
-    q = log_q.exp()
-    p = target(q)
-    best = p.argmax(-1, keepdim=True)
-    sums = torch.stack([(p * (p.clamp(min=1e-20).log() - log_q)).sum(), -log_q.gather(1, best).sum(), torch.minimum(p, q).sum()])
-    slope = q.mul_(1 + ce).sub_(p).scatter_add_(1, best, torch.full_like(best, -ce, dtype=q.dtype)).div_(n_rows)
-    return sums, slope.to(logits.dtype)
+    def against(self, logits, rows, ce, n_rows):
+        ids, p = self.ids[rows].long(), self.probs[rows].float()
+        log_q = logits.float().log_softmax(-1)
+        top = log_q.gather(1, ids)
+        q, rest_p = top.exp(), (1 - p.sum(1)).clamp(min=0)
+        rest_q = (1 - q.sum(1)).clamp(min=1e-7)
+        kl = (torch.special.xlogy(p, p) - p * top).sum() + (torch.special.xlogy(rest_p, rest_p) - rest_p * rest_q.log()).sum()
+        sums = torch.stack([kl, -top[:, 0].sum(), torch.minimum(p, q).sum() + torch.minimum(rest_p, rest_q).sum()])
+        slope_of_top = (1 + ce) * q - p
+        slope_of_top[:, 0] -= ce
+        slope = log_q.exp_().mul_((1 + ce - rest_p / rest_q)[:, None]).scatter_(1, ids, slope_of_top).div_(n_rows)
+        return sums, slope.to(logits.dtype)
 
 
 class _Distil(torch.autograd.Function):
@@ -62,11 +65,7 @@ class _Distil(torch.autograd.Function):
         for start in range(0, len(hidden), rows_at_once(len(weight))):
             rows = slice(start, start + rows_at_once(len(weight)))
             h = hidden[rows].to(kind)
-            logits = h @ w.T
-            if isinstance(target, TargetRows) and fused.usable(logits):
-                part, slope = fused.distil_rows(logits, target.logits(rows), ce, len(hidden))
-            else:
-                part, slope = _distil_rows(logits, lambda q: target(rows, q), ce, len(hidden))
+            part, slope = target.against(h @ w.T, rows, ce, len(hidden))
             sums += part
             by_hidden[rows] = (slope @ w).to(hidden.dtype)
             if by_weight is not None:

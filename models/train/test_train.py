@@ -193,7 +193,7 @@ torch.manual_seed(0)
 for vocab, at in ((50, 0.0), (5000, 0.0), (2048, 90.0)):
     q, p = torch.randn(6, vocab) * 3 + at, torch.randn(6, vocab) * 3 - at
     p[2, 7] = p[2, 9] = 30 - at
-    sums, slope = losses._distil_rows(q, lambda _: p.softmax(-1), 0.3, 20)
+    sums, slope = losses.distil_rows(q, p, 0.3, 20)
     ours, in_place = fused.distil_rows(q, p, 0.3, 20)
     assert in_place is q and float((ours - sums).abs().max()) < 1e-4 * vocab ** 0.5, (vocab, ours, sums)
     assert float((q - slope).abs().max()) < 1e-6, (vocab, (q - slope).abs().max())
@@ -215,7 +215,14 @@ for vocab, at in ((50, 0.0), (5000, 0.0), (2048, 90.0)):
             q = (hidden @ weight.T).softmax(-1)
             rest_p, rest_q = 1 - top.values.sum(-1), 1 - q.gather(1, top.indices).sum(-1)
             whole = -(top.values * q.gather(1, top.indices).log()).sum(-1) - rest_p.clamp(min=0) * rest_q.clamp(min=1e-9).log()
-            self.close(ours, torch.autograd.grad(whole.mean(), hidden)[0], 1e-5)
+            self.close(ours, torch.autograd.grad(whole.mean(), hidden, retain_graph=True)[0], 1e-5)
+            loss, sums = losses.distil(hidden, weight, losses.TopRows(top.indices, top.values), 0.5)
+            entropy = torch.special.xlogy(top.values, top.values).sum(-1) + torch.special.xlogy(rest_p.clamp(min=0), rest_p.clamp(min=0))
+            ce = -q.log().gather(1, top.indices[:, :1]).mean()
+            self.close(torch.stack([loss, *sums]).detach(), torch.stack([(whole + entropy).mean() + 0.5 * ce, (whole + entropy).mean(), ce, (
+                torch.minimum(top.values, q.gather(1, top.indices)).sum(-1) + torch.minimum(rest_p, rest_q).clamp(min=0)).mean()]).detach(), 1e-5)
+            by_hidden = torch.autograd.grad(loss, hidden)[0]
+            self.close(by_hidden, torch.autograd.grad(whole.mean() + 0.5 * ce, hidden)[0], 1e-5)
 
     def test_acceptance_by_depth(self):
         agreed = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1]], dtype=torch.bool)

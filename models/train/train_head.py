@@ -22,7 +22,7 @@ from sample import autocast
 
 def arguments(argv=None):
     p = trainer.parser(__doc__)
-    trainer.add_arguments(p, batch=64, length=256, lr=1e-3)
+    trainer.add_arguments(p, batch=64, length=256, lr=2e-3)
     p.add_argument("--kind", choices=["eagle2", "eagle3", "lyanna"], required=True)
     head = p.add_argument_group("the head")
     head.add_argument("--depth", type=int, default=6, help="rows of a chain in training")
