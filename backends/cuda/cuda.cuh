@@ -41,7 +41,7 @@
 /* ------------------------------------------------------------------------------- host side --- */
 
 enum {
-    CUDA_PREFILL_CHUNK = 2048, CUDA_PREFILL_LEAST = 128, /* rows of prefill passes: powers of two */
+    CUDA_PREFILL_CHUNK = 2048, CUDA_PREFILL_LEAST = 64, /* rows of prefill passes: powers of two */
     CUDA_ROW_MAX = 8192,      /* rows of a decode pass */
     CUDA_DEFER = 1024,        /* columns: in wider models products lose more by a deferred norm than its own kernel takes */
     CUDA_SQUARES = 16,        /* columns whose squares a deferred norm adds up */

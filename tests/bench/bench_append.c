@@ -3,7 +3,7 @@
  * beside it, consumed in parts: the longest of its steps, beside a plain step. */
 #include "tests/bench/bench.h"
 
-enum { MOST = 10, WARM = 3, DECODED = 24, PART = 128, MOST_STEP = 512 };
+enum { MOST = 10, WARM = 3, DECODED = 24, MOST_STEP = 512 };
 
 static spec_status decode(spec_session *s, int32_t seq, int32_t n)
 {
@@ -98,12 +98,12 @@ static spec_status time_steps(waiting *w, spec_session *s, const int32_t *ids, i
     return spec_sequence_remove(s, seqs[0]);
 }
 
-static spec_status measure_beside(bench *b, int32_t n, int32_t *ids)
+static spec_status measure_beside(bench *b, int32_t n, int32_t part, int32_t *ids)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_session *s;
     static waiting w;
-    p.n_ctx = n + 512, p.n_seq = 2, p.n_node = 1, p.n_prompt_step = PART;
+    p.n_ctx = n + 512, p.n_seq = 2, p.n_node = 1, p.n_prompt_step = part;
     p.lab = &b->o.lab;
     SPEC_TRY(spec_session_open(&s, b->model, NULL, &p));
     fill(ids, n, s);
@@ -113,7 +113,7 @@ static spec_status measure_beside(bench *b, int32_t n, int32_t *ids)
     SPEC_TRY(status);
     json_t *r = bench_record(b, "beside");
     bench_count(r, "tokens", n);
-    bench_count(r, "part", PART);
+    bench_count(r, "part", part);
     bench_count(r, "steps", w.n);
     bench_count(r, "longest_at", w.longest);
     bench_number(r, "longest_ms", w.ms[w.longest]);
@@ -132,7 +132,7 @@ spec_status bench_append(bench *b)
     if (!ids) return SPEC_E_NOMEM;
     spec_status status = SPEC_OK;
     for (int32_t i = 0; i < n && status == SPEC_OK; i++) status = measure_append(b, tokens[i], ids);
-    if (status == SPEC_OK) status = measure_beside(b, most, ids);
+    for (int32_t part = 64; part <= 128 && status == SPEC_OK; part *= 2) status = measure_beside(b, most, part, ids);
     speci_free(NULL, ids);
     return status;
 }
