@@ -27,6 +27,18 @@ says '^--   tests +off: cmocka was not found .*libcmocka-dev'
 if configure "$source" "$work/plain" -DSPEC_TESTS=ON; then fail "SPEC_TESTS=ON does not insist"; fi
 says 'SPEC_TESTS=ON, but cmocka'
 
+# Values of options, however they are written; and a wrong one. A machine without pkg-config.
+for value in off No 0; do
+    configure "$source" "$work/values" -DSPEC_CUDA=$value -DSPEC_TESTS=$value || fail "SPEC_CUDA=$value is refused"
+    says '^--   CUDA +off: SPEC_CUDA=OFF$'
+    says '^--   tests +off: SPEC_TESTS=OFF$'
+done
+configure "$source" "$work/values" -DSPEC_TESTS=auto || fail "SPEC_TESTS=auto is refused"
+if configure "$source" "$work/values" -DSPEC_CUDA=maybe; then fail "SPEC_CUDA=maybe is taken"; fi
+says 'SPEC_CUDA=maybe, need AUTO, ON or OFF'
+if configure "$source" "$work/bare" -DPKG_CONFIG_EXECUTABLE="$work/none"; then fail "there is no pkg-config"; fi
+says 'pkg-config was not found\. '
+
 # A compiler that does not know AMX.
 cat > "$work/cc" << END
 #!/bin/sh
