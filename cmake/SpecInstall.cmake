@@ -39,13 +39,15 @@ file(RELATIVE_PATH pc_up ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_
 configure_file(${CMAKE_CURRENT_LIST_DIR}/spec.pc.in ${PROJECT_BINARY_DIR}/spec.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/spec.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# As they lie in the tree, so that their links work.
+# As they lie in the tree, so that the links among them work. Those to sources and reports lead nowhere.
 set(doc_dir ${CMAKE_INSTALL_DATAROOTDIR}/doc/spec)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir})
 if(PROJECT_IS_TOP_LEVEL)
-  file(GLOB documents CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
+  file(GLOB documents CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md ${PROJECT_SOURCE_DIR}/docs/*.png)
   file(GLOB examples CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c ${PROJECT_SOURCE_DIR}/examples/*.py)
-  install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${doc_dir})
+  install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/CONTRIBUTING.md
+    DESTINATION ${doc_dir})
   install(FILES ${documents} DESTINATION ${doc_dir}/docs)
+  install(FILES ${PROJECT_SOURCE_DIR}/docs/bench/README.md DESTINATION ${doc_dir}/docs/bench)
   install(FILES ${examples} ${PROJECT_SOURCE_DIR}/examples/CMakeLists.txt DESTINATION ${doc_dir}/examples)
 endif()

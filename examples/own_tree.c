@@ -164,13 +164,13 @@ int main(int argc, char **argv)
     if ((status = spec_drafter_from_model(&drafter, small, &params)) != SPEC_OK) goto end;
     if ((status = spec_session_open(&r.session, target, drafter, NULL)) != SPEC_OK) goto end;
     if ((status = spec_model_get_info(target, &r.info, N_NODE)) != SPEC_OK) goto end;
-    r.tokenizer = spec_model_tokenizer(target);
     r.p = malloc((size_t)(N_NODE + N_ROW) * (size_t)r.info.n_vocab * sizeof *r.p);
-    if (r.tokenizer && r.p) {
-        r.q = r.p + (size_t)N_NODE * (size_t)r.info.n_vocab;
-        status = take_steps(&r, argv[3], &n_same, &n_step);
-        printf("%d steps, both verifiers agree in %d\n", n_step, n_same);
-    }
+    if (!r.p) status = spec_fail(SPEC_E_NOMEM, "no memory for distributions");
+    if (status != SPEC_OK) goto end;
+    r.q = r.p + (size_t)N_NODE * (size_t)r.info.n_vocab;
+    r.tokenizer = spec_model_tokenizer(target);
+    status = take_steps(&r, argv[3], &n_same, &n_step);
+    if (status == SPEC_OK) printf("%d steps, both verifiers agree in %d\n", n_step, n_same);
 end:
     if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
     free(r.p);

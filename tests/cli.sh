@@ -345,6 +345,9 @@ run 0 run -m "$work/bare" --prompt-ids "$ids" -n 5 --json; is n_generated 5; is 
 run 0 tree "$target" "$drafter" --prompt-ids "$ids" --html "$work/page" --steps 3
 run 1 run -m "$work/bare" -p a;                     no_out; err_has 'tokenizer.json'; err_has '--prompt-ids'
 run 1 tree "$work/bare" --prompt-ids 1 --html "$work/page"; err_has 'tokenizer.json'
+run 0 convert "$work/bare" -o "$work/bare.gguf";    no_out
+run 1 run -m "$work/bare.gguf" -p a;                no_out; err_has 'bare.gguf has no tokenizer in it, .* Give one with --tokenizer; --prompt-ids'
+run 0 run -m "$work/bare.gguf" --tokenizer "$target" -p a -n 2
 run 1 run -m "$target" --prompt-ids 999999999 -n 2; no_out; err_has 999999999
 for ids in 1,x 1,,2 ,1 1, -1 1,-2 99999999999 1.5 "1 ,2;" x; do
     run 2 run -m "$target" --prompt-ids "$ids" -n 2; no_out; err_has '--prompt-ids'
