@@ -25,10 +25,10 @@ grep -q '^Both texts are the same' "$work/out" || fail "the texts are not compar
 
 # The program's own figures of both runs, by name and row of the table.
 prompt="Once upon a time, there was a little girl" models=$source/models
-for row in "plain" "speculative -md $models/stories-drafter"; do
-    read -r name options <<< "$row"
-    # shellcheck disable=SC2086
-    "$spec" run "$models/stories-target" -p "$prompt" -n 128 --json $options > "$work/json"
+for name in plain speculative; do
+    options=()
+    if [ $name = speculative ]; then options=(-md "$models/stories-drafter"); fi
+    "$spec" run "$models/stories-target" -p "$prompt" -n 128 --json "${options[@]}" > "$work/json"
     steps=$(sed -n 's/^  "steps": \(.*\),/\1/p' "$work/json") n=$(sed -n 's/^  "n_generated": \(.*\),/\1/p' "$work/json")
     want="$name $steps $(awk "BEGIN { printf \"%.2f\", $n / $steps }")"
     got=$(awk -v name="$name" '$1 == name { print $1, $2, $3 }' "$work/out")
