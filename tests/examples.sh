@@ -68,6 +68,15 @@ check_own_drafter() {
         fail "steps: ${steps[*]}"
 }
 
+# Trees of no more than 23 drafts, of which some are kept.
+check_own_tree() {
+    local n step drafts
+    run own_tree "$target" "$drafter" "$prompt"
+    read -r n step drafts < <(sed -n 's/^\([0-9]*\) tokens in \([0-9]*\) steps, \([0-9]*\) drafts$/\1 \2 \3/p' "$work/out")
+    [ "${n:-0}" -gt 0 ] && [ $((3 * step)) -lt $((2 * n)) ] && [ "$drafts" -ge $((3 * step)) ] && [ "$drafts" -le $((23 * step)) ] ||
+        fail "$n tokens, $step steps, $drafts drafts"
+}
+
 # Both verifiers agree in each of 24 steps, in which more than 24 tokens came behind the 4 of the prompt.
 check_own_verifier() {
     run own_verifier "$target" "$drafter" "$prompt"
