@@ -101,6 +101,10 @@ check_stream() {
         n=$((n + 1))
     done
     [ $n -gt 0 ] || fail "nothing stopped it"
+    if "$bin/stream" "$target" "$prompt" "$work/none/sequence" <<< "" > "$work/out" 2> "$work/err"; then fail "it is saved nowhere"; fi
+    has err "^$work/none/sequence: No such file"
+    if "$bin/stream" "$work/none" "$prompt" "$file" < /dev/null > "$work/out" 2> "$work/err"; then fail "there is no model"; fi
+    [ "$(wc -l < "$work/err")" = 1 ] || fail "without a model it tells more than why"
     same "$work/whole" "$work/parts" "the text is another one after $n stops"
     awk "$difference" "$work/whole.sum" "$work/parts.sum" || fail "other log-probabilities: $(cat "$work"/*.sum)"
 }
