@@ -39,6 +39,17 @@ says 'SPEC_CUDA=maybe, need AUTO, ON or OFF'
 if configure "$source" "$work/bare" -DPKG_CONFIG_EXECUTABLE="$work/none"; then fail "there is no pkg-config"; fi
 says 'pkg-config was not found\. '
 
+# Libraries and headers in places of their own, outside of the prefix.
+configure "$source" "$work/apart" -DSPEC_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/one/place -DCMAKE_INSTALL_LIBDIR="$work/lib" \
+    -DCMAKE_INSTALL_INCLUDEDIR=/two/include || fail "absolute directories are refused"
+mkdir -p "$work/lib/pkgconfig"
+cp "$work/apart/spec.pc" "$work/lib/pkgconfig"
+flags=$(PKG_CONFIG_PATH=$work/lib/pkgconfig "$pkg_config" --cflags --libs spec)
+[ "$(for flag in $flags; do case $flag in -[IL]*) realpath -m "${flag:2}" ;; esac; done | xargs)" = "/two/include $work/lib" ] ||
+    fail "spec.pc leads elsewhere: $flags"
+rpath=$(sed -n 's/^ *RPATH "\\$ORIGIN\(.*\)".*/\1/p' "$work/apart/cmake_install.cmake" | head -n 1)
+[ "$(realpath -m "/one/place/bin$rpath")" = "$work/lib" ] || fail "the program looks for its library in \"$rpath\""
+
 # A compiler that does not know AMX.
 cat > "$work/cc" << END
 #!/bin/sh
