@@ -114,6 +114,7 @@ check_binding() {
     python3 "$(dirname "$0")/../examples/binding.py" "${SPEC_TEST_LIBRARY:-$bin/../lib/libspec.so}" "$target" "$drafter" "$prompt" \
         > "$work/out" 2> "$work/err" || fail "exit code $?: $(tail -n 3 "$work/err")"
     same "$work/out" <(plain "$prompt"; plain "$prompt") "the text is another one"
+    python3 "$(dirname "$0")/../examples/binding.py" 2>&1 | grep -q '^    binding.py build/lib' || fail "without words it does not say how it is called"
 }
 
 "check_$name"
