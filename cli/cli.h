@@ -39,6 +39,7 @@ typedef struct cli_options {
     uint64_t seed;
     char *tree; /* every --tree, ';' between them, for the model that drafts; "chain:4" if there is none */
     char *draft; /* every --draft, ';' between them; NULL if there is none */
+    char *draft_model; /* DIR of --draft model:DIR, which is model_draft then, or NULL */
     bool tree_from_env, draft_from_env, draft_past_from_env;
     int32_t draft_combine, draft_vocab; /* as the enumerations of spec.h */
     int32_t draft_resample, draft_resample_left, draft_token_info, head_layers;

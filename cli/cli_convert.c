@@ -14,10 +14,13 @@ static int show_progress(void *user_data, double fraction)
     return cli_interrupted();
 }
 
-static double megabytes(const char *path)
+/* A pipe has no size. */
+static void report(const char *path, double ms)
 {
     struct stat s;
-    return stat(path, &s) == 0 ? (double)s.st_size / 1e6 : 0;
+    fprintf(stderr, "%s: ", path);
+    if (stat(path, &s) == 0 && S_ISREG(s.st_mode)) fprintf(stderr, "%.1f MB in ", (double)s.st_size / 1e6);
+    fprintf(stderr, "%.1f s\n", ms / 1e3);
 }
 
 int cli_convert(const cli_options *o)
@@ -34,6 +37,6 @@ int cli_convert(const cli_options *o)
     spec_backend_close(backend);
     if (status != SPEC_OK && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
     if (status != SPEC_OK) return cli_failure();
-    fprintf(stderr, "%s: %.1f MB in %.1f s\n", o->output, megabytes(o->output), (cli_now_ms() - start) / 1e3);
+    report(o->output, cli_now_ms() - start);
     return CLI_OK;
 }

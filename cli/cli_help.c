@@ -13,6 +13,7 @@ static void print_kind(void *user, const char *name, const char *args, const cha
 {
     char left[64];
     snprintf(left, sizeof left, "%s%s%s", name, args[0] != 0 && args[0] != '[' ? ":" : "", args);
+    if (strlen(left) > 29) fprintf(user, "  %s\n", left), left[0] = 0;
     fprintf(user, "  %-29s %s\n", left, help);
 }
 

@@ -14,16 +14,27 @@
 
 /* ------------------------------------------------------------------------- log and progress --- */
 
+/* A build without tokenizers says so of every path, and others say that there is nothing. */
+static bool has_tokenizers(void)
+{
+    spec_tokenizer *tokenizer = NULL;
+    return spec_tokenizer_open(&tokenizer, "", NULL) != SPEC_E_UNSUPPORTED;
+}
+
 int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *why)
 {
     spec_model_info info = SPEC_STRUCT_INIT(spec_model_info);
+    const char *ids = o->prompt_ids.ids == NULL ? "; --prompt-ids takes a prompt that is already token ids" : "";
     if (spec_model_tokenizer(c->target) != NULL) return CLI_OK;
-    if (spec_model_get_info(c->target, &info, 1) == SPEC_OK && info.head != NULL)
+    if (spec_model_get_info(c->target, &info, 1) != SPEC_OK) return cli_failure();
+    if (info.head != NULL)
         return cli_error("%s is a head, which drafts for the model that it was made for: name that with -m, and the head with -md", o->model);
+    if (!has_tokenizers()) return cli_error("%s, and %s%s", spec_last_error(), why, ids);
+    if (info.format != NULL && strcmp(info.format, "gguf") == 0)
+        return cli_error("%s has no tokenizer in it, and %s. Give one with --tokenizer%s", o->model, why, ids);
     return cli_error("%s has no tokenizer.json or tokenizer.model, and %s. Download it, give another place with --tokenizer, or "
                      "make it with the transformers library: AutoTokenizer.from_pretrained(...).save_pretrained(\"%s\")%s",
-                     o->model, why, o->model,
-                     o->prompt_ids.ids == NULL ? "; --prompt-ids takes a prompt that is already token ids" : "");
+                     o->model, why, o->model, ids);
 }
 
 double cli_now_ms(void)

@@ -64,20 +64,47 @@ static int tree_add(cli_options *o, const char *text, bool from_env)
     return list_add(&o->tree, &o->tree_from_env, text, from_env);
 }
 
+static bool is_named(const cli_option *row, const char *name, size_t n)
+{
+    return cli_word_number(row->name, name, n) >= 0 || cli_word_number(row->alias, name, n) >= 0;
+}
+
+/* A word that is no option of the command. If it is one of another, says of which. */
+static int not_an_option(const char *word, cli_command command)
+{
+    const char *name = word + 1 + (word[1] == '-');
+    const size_t n = strcspn(name, "=");
+    char commands[64] = "";
+    size_t i = 0;
+    while (i < cli_n_option && !is_named(&cli_option_rows[i], name, n) && (n != 1 || cli_option_rows[i].letter != name[0])) i++;
+    if (i == cli_n_option || is_of(&cli_option_rows[i], command))
+        return cli_usage_error("\"%s\" is not an option, nor the beginning of just one", word);
+    for (size_t k = 0; k < cli_n_command; k++) {
+        const cli_command_row *row = &cli_command_rows[k];
+        const size_t at = strlen(commands);
+        if (is_of(&cli_option_rows[i], row->command))
+            snprintf(commands + at, sizeof commands - at, "%sspec %s", at > 0 ? ", " : "", row->name != NULL ? row->name : "alone");
+    }
+    return cli_usage_error("\"%s\" is not an option here, but of %s", word, commands);
+}
+
 /* A word of the command line that begins with a dash, before getopt reads it. getopt takes one dash and several letters for
- * a short option with its value: "-ngl" would be "-n gl", "-hf" would print the help. Here such a word has to be a name as it
- * stands, or a letter with its number ("-n64"). Returns -1 if it may be read. */
+ * a short option with its value: "-ngl" would be "-n gl", "-hf" would print the help. And a letter that is none for the beginning
+ * of a name. Here such a word has to be a name as it stands, a letter, or one with its number ("-n64"). Returns -1 if it may be
+ * read. */
 static int check_word(const char *word, cli_command command)
 {
     const char *name = word + 1 + (word[1] == '-');
     const size_t n = strcspn(name, "=");
-    bool known = word[1] == '-' || name[1] == 0; /* getopt finds the ones that are not */
+    bool known = word[1] == '-'; /* getopt finds the ones that are not */
     const cli_option *letter = NULL;
     for (size_t i = 0; i < cli_n_option; i++) {
         const cli_option *row = &cli_option_rows[i];
         if (!is_of(row, command)) continue;
-        if (cli_word_number(row->name, name, n) >= 0 || cli_word_number(row->alias, name, n) >= 0) return -1;
-        if (row->letter != name[0] || row->arg == NULL) continue;
+        if (is_named(row, name, n)) return -1;
+        if (row->letter != name[0]) continue;
+        if (name[1] == 0) return -1;
+        if (row->arg == NULL) continue;
         letter = row;
         const bool number = row->kind == CLI_INT || row->kind == CLI_COUNT || row->kind == CLI_SEED;
         if (number && isdigit((unsigned char)name[1 + (name[1] == '-')])) known = true;
@@ -88,7 +115,7 @@ static int check_word(const char *word, cli_command command)
     if (letter != NULL)
         return cli_usage_error("\"%s\" is not an option; the value of -%c stands apart: -%c %s", word, name[0], name[0],
                                letter->arg);
-    return cli_usage_error("\"%s\" is not an option", word);
+    return not_an_option(word, command);
 }
 
 /* The next word that getopt will read as an option, NULL if there is none. */
@@ -146,8 +173,29 @@ static int set_model_draft(cli_options *o, const char *dir, const char *source)
     if (dir[0] == 0) return cli_usage_error("%s is \"model:\", need the directory of a model or a head behind it", source);
     if (source[0] == '-' && o->model_draft != NULL && strcmp(o->model_draft, dir) != 0)
         return cli_usage_error("%s model:%s and -md %s: one model can draft", source, dir, o->model_draft);
-    o->model_draft = dir;
-    return -1;
+    free(o->draft_model);
+    o->model_draft = o->draft_model = strdup(dir);
+    return o->draft_model != NULL ? -1 : cli_usage_error("out of memory");
+}
+
+static int draft_add(cli_options *o, const char *text, const char *source)
+{
+    if (text[0] != 0 && strspn(text, "0123456789") == strlen(text))
+        return cli_usage_error("%s is %s, need a kind of drafter; --spec-draft-n-max %s drafts so many tokens in a row",
+                               source, text, text);
+    if (strcmp(text, "model") == 0) text = "model:";
+    if (strncmp(text, "model:", 6) == 0) return set_model_draft(o, text + 6, source);
+    return list_add(&o->draft, &o->draft_from_env, text, source[0] != '-');
+}
+
+/* Drafters with ; between them. */
+static int drafts_add(cli_options *o, const char *texts, const char *source)
+{
+    char *copy = strdup(texts), *rest = copy, *text;
+    int end = copy != NULL ? -1 : cli_usage_error("out of memory");
+    while (end < 0 && (text = strsep(&rest, ";")) != NULL) end = draft_add(o, text, source);
+    free(copy);
+    return end;
 }
 
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
@@ -164,6 +212,10 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
         if (value[0] == 0 && row->letter != 'p') return cli_usage_error("%s is empty, need %s", source, row->arg);
         *(const char **)field = value;
         return -1;
+    case CLI_TO:
+        if (value[0] == 0) return cli_usage_error("%s is empty, need %s", source, row->arg);
+        *(const char **)field = strcmp(value, "-") == 0 ? "/dev/stdout" : value;
+        return -1;
     case CLI_TEXTS: {
         const char **more = realloc(o->stop, ((size_t)o->n_stop + 1) * sizeof *more);
         if (more == NULL) return cli_usage_error("out of memory");
@@ -172,19 +224,19 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
         return -1;
     }
     case CLI_CHOICE:
-        *(int32_t *)field = cli_word_number(row->arg, value, strlen(value));
-        if (*(int32_t *)field < 0) return cli_usage_error("%s is \"%s\", need one of %s", source, value, row->arg);
+    case CLI_WORD: {
+        const int number = cli_word_number(row->arg, value, strlen(value));
+        if (number < 0) return cli_usage_error("%s is \"%s\", need one of %s", source, value, row->arg);
+        if (row->kind == CLI_CHOICE) *(int32_t *)field = number;
+        else *(const char **)field = value;
         return -1;
+    }
     case CLI_RULE:
         return set_rule(field, value, source);
     case CLI_TREES:
         return tree_add(o, value, source[0] != '-');
     case CLI_DRAFTS:
-        if (value[0] != 0 && strspn(value, "0123456789") == strlen(value))
-            return cli_usage_error("%s is %s, need a kind of drafter; --spec-draft-n-max %s drafts so many tokens in a row",
-                                   source, value, value);
-        if (strncmp(value, "model:", 6) == 0) return set_model_draft(o, value + 6, source);
-        return list_add(&o->draft, &o->draft_from_env, value, source[0] != '-');
+        return drafts_add(o, value, source);
     case CLI_SEED: {
         const unsigned long long n = strtoull(value, &end, 10);
         if (end == value || *end != 0 || isspace((unsigned char)*value))
@@ -376,7 +428,7 @@ static int option_error(int found, const char *word, cli_command command)
     const cli_option *row = row_found(optopt, command);
     if (row != NULL && found == ':') return cli_usage_error("\"%s\" needs an argument: %s", word, row->arg);
     if (row != NULL) return cli_usage_error("\"%s\" takes no argument", word);
-    return cli_usage_error("\"%s\" is not an option, nor the beginning of just one", word);
+    return not_an_option(word, command);
 }
 
 static int read_environment(cli_options *o, cli_command command)
@@ -461,6 +513,7 @@ void cli_options_free(cli_options *o)
     o->bias = NULL;
     free(o->tree);
     free(o->draft);
+    free(o->draft_model);
     o->stop = NULL;
-    o->tree = o->draft = NULL;
+    o->tree = o->draft = o->draft_model = NULL;
 }

@@ -120,12 +120,12 @@ const cli_option cli_option_rows[] = {
       "accepted tokens: replayed from the cache, or fed again with the next tree (replay)" },
     { "draft-state", 0, NULL, "replay|per-node", "SPEC_DRAFT_STATE", WORK | CLI_LAB, CLI_CHOICE, AT(draft_state), 0, 0,
       "a recurrent drafter: replays the path to a node, or keeps a state per node (replay)" },
-    { "html", 0, NULL, "FILE", NULL, CLI_TREE, CLI_TEXT, AT(html), 0, 0, "write the page to FILE" },
+    { "html", 0, NULL, "FILE", NULL, CLI_TREE, CLI_TO, AT(html), 0, 0, "write the page to FILE (- for stdout)" },
     { "steps", 0, NULL, "N", NULL, CLI_TREE, CLI_INT, AT(n_step), 1, CLI_MAX_STEP, "show at most N steps (200)" },
-    { "output", 'o', NULL, "FILE", NULL, CLI_NGRAM | CLI_CONVERT, CLI_TEXT, AT(output), 0, 0,
-      "write the table, or the model, to FILE" },
-    { "type", 0, NULL, "TYPE", NULL, CLI_CONVERT, CLI_TEXT, AT(type), 0, 0,
-      "f32, f16, bf16, q8_0, q6_k, q5_k, q4_k, q5_k_m, q4_k_m, q5_1, q5_0, q4_1 or q4_0 (q4_k_m)" },
+    { "output", 'o', NULL, "FILE", NULL, CLI_NGRAM | CLI_CONVERT, CLI_TO, AT(output), 0, 0,
+      "write the table, or the model, to FILE (- for stdout)" },
+    { "type", 0, NULL, "f32|f16|bf16|q8_0|q6_k|q5_k|q4_k|q5_k_m|q4_k_m|q5_1|q5_0|q4_1|q4_0", NULL, CLI_CONVERT, CLI_WORD,
+      AT(type), 0, 0, "the type of its matrices (q4_k_m)" },
     { "json-field", 0, NULL, "NAME", NULL, CLI_NGRAM, CLI_TEXT, AT(json_field), 0, 0,
       "the field that is the text, of a CORPUS of JSON lines (.jsonl, .ndjson) (text)" },
     { "order", 0, NULL, "N", NULL, CLI_NGRAM, CLI_INT, AT(order), 1, 8, "contexts of 1 to N tokens (3)" },
@@ -152,7 +152,7 @@ const cli_option cli_option_rows[] = {
     { "list-devices", 0, NULL, NULL, NULL, CLI_TOP, CLI_FLAG, AT(list_devices), 0, 0, "list the devices that can be used" },
     { "version", 0, NULL, NULL, NULL, CLI_TOP, CLI_FLAG, AT(version), 0, 0, "print the version" },
     { "help", 'h', NULL, NULL, NULL, ALL, CLI_FLAG, AT(help), 0, 0, "print this help" },
-    { "help-lab", 0, NULL, NULL, NULL, ALL, CLI_FLAG, AT(help_lab), 0, 0, "print the options of experiments" },
+    { "help-lab", 0, NULL, NULL, NULL, DEVICE, CLI_FLAG, AT(help_lab), 0, 0, "print the options of experiments" },
 };
 _Static_assert(sizeof cli_option_rows / sizeof cli_option_rows[0] <= CLI_MAX_OPTION, "more options than parsing has room for");
 const size_t cli_n_option = sizeof cli_option_rows / sizeof cli_option_rows[0];

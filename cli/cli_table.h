@@ -9,12 +9,14 @@
 typedef enum cli_kind {
     CLI_FLAG,
     CLI_TEXT,
+    CLI_TO,     /* a file to write; "-" is stdout */
     CLI_TEXTS,
     CLI_INT,
     CLI_COUNT,  /* as CLI_INT, or -1: no limit; the field receives INT32_MAX then */
     CLI_SEED,   /* the field, uint64_t, receives all of its range */
     CLI_REAL,
     CLI_CHOICE, /* one of the words that `arg` lists; the field, int32_t, receives its number */
+    CLI_WORD,   /* the same, and the field receives the word */
     CLI_RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
     CLI_TREES,  /* added to cli_options.tree */
     CLI_DRAFTS, /* added to cli_options.draft */

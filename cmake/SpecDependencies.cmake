@@ -6,7 +6,10 @@
 #   SPEC_WITH_TESTS   ON where the tests are built; else tests_reason says why not
 
 include(CheckCSourceCompiles)
-find_package(PkgConfig REQUIRED)
+find_package(PkgConfig QUIET)
+if(NOT PkgConfig_FOUND)
+  message(FATAL_ERROR "pkg-config was not found. Install it (Debian, Ubuntu: apt-get install pkg-config).")
+endif()
 set(THREADS_PREFER_PTHREAD_FLAG OFF)
 find_package(Threads REQUIRED)
 
@@ -31,6 +34,22 @@ if(SPEC_TOKENIZER)
   spec_require(libpcre2-8 libpcre2-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
   spec_require(libutf8proc libutf8proc-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
 endif()
+
+# Sets an option of three values to AUTO, ON or OFF, however CMake lets them be written; another value is an error.
+function(spec_three_values option)
+  string(TOUPPER "${${option}}" value)
+  if(value MATCHES "^(1|YES|TRUE|Y)$")
+    set(value ON)
+  elseif(value MATCHES "^(0|NO|FALSE|N|)$")
+    set(value OFF)
+  elseif(NOT value MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "${option}=${${option}}, need AUTO, ON or OFF")
+  endif()
+  set(${option} ${value} PARENT_SCOPE)
+endfunction()
+
+spec_three_values(SPEC_CUDA)
+spec_three_values(SPEC_TESTS)
 
 # ------------------------------------------------------------------------- instruction sets ---
 
@@ -95,7 +114,7 @@ if(NOT SPEC_CUDA STREQUAL OFF)
     find_package(CUDAToolkit REQUIRED)
     set(SPEC_WITH_CUDA ON)
   elseif(NOT SPEC_CUDA STREQUAL AUTO)
-    message(FATAL_ERROR "SPEC_CUDA=${SPEC_CUDA}, but ${cuda_reason}")
+    message(FATAL_ERROR "SPEC_CUDA=ON, but ${cuda_reason}")
   endif()
 endif()
 
@@ -109,6 +128,6 @@ if(SPEC_TESTS)
   if(cmocka_FOUND)
     set(SPEC_WITH_TESTS ON)
   elseif(NOT SPEC_TESTS STREQUAL AUTO)
-    message(FATAL_ERROR "SPEC_TESTS=${SPEC_TESTS}, but ${tests_reason}")
+    message(FATAL_ERROR "SPEC_TESTS=ON, but ${tests_reason}")
   endif()
 endif()

@@ -22,6 +22,7 @@ class StepResult(c.Structure):  # the library makes it and hands out pointers: t
     _fields_ = [("tokens", POINTER(c_int32)), ("n_tokens", c_int32), ("text", POINTER(c.c_char)), ("n_text", c_size_t),
                 ("logprobs", c_void_p), ("stop", c_int)]
 
+if len(sys.argv) != 5: sys.exit(__doc__)
 spec, write = c.CDLL(sys.argv[1]), open(1, "wb", buffering=0).write
 spec.spec_last_error.restype, spec.spec_struct_size.restype = c.c_char_p, c_size_t
 

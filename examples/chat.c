@@ -36,7 +36,7 @@ int main(int argc, char **argv)
     spec_session *session = NULL;
     spec_request request = SPEC_REQUEST_INIT;
     spec_result result = SPEC_RESULT_INIT;
-    char turn[512];
+    char turn[4096]; /* what is longer is two turns */
     int32_t seq = -1;
     request.n_predict = 64, request.on_text = on_text;
     spec_status status = spec_backend_open(&backend, "cpu", NULL);

@@ -10,11 +10,17 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${SPEC_BUILD_DIR:-$root/build}
+spec=${build#"$PWD"/}/bin/spec # for people
 real=0
 if [ "${1:-}" = --real ]; then
     real=1
     shift
 fi
+case ${1:-} in
+    -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
+    -*) echo "\"$1\" is no option, need --real or a prompt (--help says more)" >&2; exit 2 ;;
+esac
+if [ $# -gt 1 ]; then echo "Several words: write the prompt in quotes." >&2; exit 2; fi
 for variable in $(compgen -e | grep '^SPEC_' || true); do unset "$variable"; done # they would set options
 
 . "$root/cmake/packages.sh"
@@ -105,18 +111,18 @@ if [ $real = 1 ]; then
 
 Expect a gain where the text repeats itself or the prompt: code, tables, corrections, quotations. Expect little elsewhere.
 Yours: bash examples/quickstart.sh --real "your question", or any GGUF file or Hugging Face directory:
-    build/bin/spec run FILE.gguf --draft ngram -p TEXT --check
+    $spec run FILE.gguf --draft ngram -p TEXT --check
 The model: $model
 END
     exit
 fi
-cat << 'END'
+cat << END
 
 Expect a gain where reading the weights is what a pass costs, so that checking five tokens costs hardly more than one:
 models of billions of parameters, above all on a GPU, with a drafter many times smaller, and text that it can guess.
 Expect none, or a loss, from models as tiny as these (they know stories only), and often on CPUs.
-Your pair: build/bin/spec run TARGET -md DRAFTER -p TEXT --check    says both, and compares the texts.
+Your pair: $spec run TARGET -md DRAFTER -p TEXT --check    says both, and compares the texts.
 
 A model that answers questions: bash examples/quickstart.sh --real
-Next: build/bin/spec run --help, examples/embed.c, README.md
+Next: $spec run --help, examples/embed.c, README.md
 END

@@ -1,10 +1,10 @@
 /* stream.c - text as it comes, and how likely the model finds it. Enter stops it, from another thread, and saves the sequence:
  * the next run goes on from there as if nothing had happened.
  *
- *     stream models/demo-target "Once upon a time" FILE
- */
+ *     stream models/demo-target "Once upon a time" FILE */
+#include <errno.h>
 #include <pthread.h>
-#include <spec.h>
+#include <spec_trees.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +23,15 @@ static int on_text(void *file, const char *text, size_t n_text, const int32_t *i
     return (void)ids, (void)n_ids, put(file, text, n_text) || fflush(file); /* 0: go on */
 }
 
+static spec_status save(spec_session *session, int32_t seq, const char *path)
+{
+    FILE *file = fopen(path, "wb");
+    spec_status status = file ? spec_sequence_save(session, seq, put, file) : SPEC_E_IO;
+    if (file && fclose(file) == 0) return status;
+    char why[512];
+    return snprintf(why, sizeof why, "%s: %s", path, strerror(errno)), spec_fail(SPEC_E_IO, why);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4) return fprintf(stderr, "usage: stream TARGET PROMPT FILE\n"), 2;
@@ -30,9 +39,7 @@ int main(int argc, char **argv)
     spec_request request = SPEC_REQUEST_INIT;
     spec_result result = SPEC_RESULT_INIT;
     FILE *file = fopen(argv[3], "rb");
-    pthread_t thread;
-    int32_t seq;
-    double sum = 0;
+    pthread_t thread; int32_t seq; double sum = 0;
     request.n_predict = -1, request.logprobs = 1, request.on_text = on_text, request.text_user_data = stdout;
     spec_status status = spec_backend_open(&backend, "cpu", NULL);
     if (status == SPEC_OK) status = spec_model_open(&target, backend, argv[1], NULL);
@@ -45,12 +52,10 @@ int main(int argc, char **argv)
     if (status == SPEC_OK) status = spec_generate_more(session, &result, seq, "", 0, &request);
     if (listens) pthread_cancel(thread), pthread_join(thread, NULL);
     for (size_t i = 0; i < result.n_ids; i++) sum += result.logprobs[i].logprob;
-    fprintf(stderr, "\n[%s, %zu tokens, log-probability %.3f]\n", spec_stop_name(result.stop), result.n_ids, sum);
+    if (status == SPEC_OK || status == SPEC_E_ABORTED)
+        fprintf(stderr, "\n[%s, %zu tokens, log-probability %.3f]\n", spec_stop_name(result.stop), result.n_ids, sum);
     if (status == SPEC_OK) remove(argv[3]); /* the text has ended */
-    if (status == SPEC_E_ABORTED && (file = fopen(argv[3], "wb"))) {
-        status = spec_sequence_save(session, seq, put, file);
-        if (fclose(file) != 0) status = SPEC_E_IO;
-    }
+    if (status == SPEC_E_ABORTED) status = save(session, seq, argv[3]);
     if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
     spec_result_free(&result), spec_session_close(session), spec_drafter_close(drafter), spec_model_close(target);
     spec_backend_close(backend);

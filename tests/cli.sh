@@ -36,7 +36,7 @@ printf '{"text": "Once upon a time there was a fox.\\nOnce upon a time there was
 run 2 convert;                                                       no_out; err_has 'no model'
 run 2 convert "$target";                                             no_out; err_has 'no file to write: .*-o FILE.gguf'
 run 2 convert "$target" -o "$work/m.gguf" -p a;                      no_out; err_has 'convert|-p'
-run 1 convert "$target" -o "$work/m.gguf" --type q3;                 no_out; err_has 'type is "q3", expected one of f32'
+run 2 convert "$target" -o "$work/m.gguf" --type q3;                 no_out; err_has '--type is "q3", need one of f32\|'
 run 1 convert "$work/none" -o "$work/m.gguf";                        no_out; err_has "$work/none"
 run 1 convert "$target" -o "$work/no/m.gguf";                        no_out; err_has "$work/no/m.gguf"
 [ -z "$(ls "$work" | grep '^m')" ] || fail "a model or a part of it was left behind"
@@ -46,7 +46,8 @@ run 0 run -m "$work/m.gguf" -p "$prompt" -n 24
 cmp -s "$work/out" "$work/plain" || fail "a converted model says something else"
 run 0 convert "$work/m.gguf" -o "$work/m.gguf" --type q8_0;          no_out; err_has 'MB in'
 run 0 info "$work/m.gguf";                                           out_has 'Q8_0'
-run 0 convert --help;                                                out_has '--type TYPE'
+run 0 convert --help;                                                out_has '--type f32\|f16'
+grep -q -- --help-lab "$work/out" && fail "--help shows options of experiments, and there are none"
 # what is there and is no GGUF file stays: the model's own files above all
 cp -r "$target" "$work/source"; chmod -R u+w "$work/source"
 for file in model.safetensors config.json; do
@@ -61,6 +62,9 @@ cat "$work/pipe" > "$work/through" &
 run 0 convert "$target" -o "$work/pipe" --type f16
 wait $!
 cmp -s "$work/m.gguf" "$work/through" && [ -p "$work/pipe" ] || fail "a pipe is not written, or is one no more"
+err_has "^$work/pipe: [0-9.]+ s$" # and no size
+what="spec convert -o -"
+"$spec" convert "$target" -o - --type f16 2> "$work/err" | cmp -s - "$work/m.gguf" || fail "the model is not on stdout"
 rm -r "$work"/source "$work"/pipe "$work"/link "$work"/through
 
 # --- heads, which are no targets ---
@@ -102,6 +106,8 @@ for file in corpus.txt corpus.jsonl; do
 done
 "$spec" ngram build - -m "$target" -o "$work/in.png" < "$work/corpus.txt" 2> "$work/err" || fail "a corpus from stdin"
 cmp -s "$work/t.png" "$work/in.png" || fail "a corpus from stdin gives another table"
+grep -q warning "$work/err" && fail "a warning without a reason"
+run 0 ngram build "$work/corpus.txt" -m "$target" -o "$work/in.png" --min-count 99; no_out; err_has 'warning: the table is empty: .*--min-count'
 run 0 ngram build "$work/corpus.jsonl" --json-field body -m "$target" -o "$work/body.png" --order 1 --length 2 --rows 1 --min-count 1 --memory 1
 run 0 ngram --help;                                                  out_has '--json-field'
 run 0 run -m "$target" -p "$prompt" -n 24 --draft "png:$work/t.png" --check; err_has '^check +equal'; err_has 'accepted [1-9]'
@@ -122,7 +128,13 @@ run 2 run -m "$target";                             no_out; err_has 'no prompt'
 run 2 run -m "$target" -p a -f b;                   no_out; err_has 'both'
 run 2 run -m "$target" -p a extra;                  no_out; err_has '"extra" is not expected here: .*-p'
 run 2 run "$target" "$drafter" -p a;                no_out; err_has 'not expected here: .*-md'
-run 2 run -m "$target" -p a --bogus;                no_out; err_has bogus
+run 2 run -m "$target" -p a --bogus;                no_out; err_has '"--bogus" is not an option, nor'
+# one of another command is told as that
+run 2 run --version;                                no_out; err_has '"--version" is not an option here, but of spec alone'
+run 2 tree "$target" -p a --html x --json=1;        no_out; err_has '"--json=1" is not an option here, but of spec run, spec info'
+run 2 tree "$target" -p a --html x -json;           no_out; err_has '"-json" is not an option here, but of spec run, spec info'
+run 2 info "$target" -p a;                          no_out; err_has '"-p" is not an option here, but of spec run, spec tree'
+run 2 -m "$target" -p a;                            no_out; err_has '"-m" is not an option here, but of spec run, spec tree, spec info'
 run 2 run -m "$target" -p a -n;                     no_out; err_has '"-n" needs an argument: N'
 run 2 run -m "$target" -p a --n-predict;            no_out; err_has '"--n-predict" needs an argument: N'
 run 2 run -m "$target" -p a --check=1;              no_out; err_has '"--check=1" takes no argument'
@@ -225,6 +237,7 @@ for option in scan advance draft-state; do # of experiments
 done
 grep -q -- --top-k "$work/out" && fail "--help-lab shows what is of no experiment"
 run 0 run --help
+grep -E '^  dyspec-threshold:.*[a-z] all ' "$work/out" > /dev/null && fail "a long name pushes its help away"
 for kind in chain:K static: product: beam:M,N dyspec:N dyspec-threshold: sequoia: eagle2: none; do
     out_has "^  $kind"
 done
@@ -332,6 +345,9 @@ run 0 run -m "$work/bare" --prompt-ids "$ids" -n 5 --json; is n_generated 5; is 
 run 0 tree "$target" "$drafter" --prompt-ids "$ids" --html "$work/page" --steps 3
 run 1 run -m "$work/bare" -p a;                     no_out; err_has 'tokenizer.json'; err_has '--prompt-ids'
 run 1 tree "$work/bare" --prompt-ids 1 --html "$work/page"; err_has 'tokenizer.json'
+run 0 convert "$work/bare" -o "$work/bare.gguf";    no_out
+run 1 run -m "$work/bare.gguf" -p a;                no_out; err_has 'bare.gguf has no tokenizer in it, .* Give one with --tokenizer; --prompt-ids'
+run 0 run -m "$work/bare.gguf" --tokenizer "$target" -p a -n 2
 run 1 run -m "$target" --prompt-ids 999999999 -n 2; no_out; err_has 999999999
 for ids in 1,x 1,,2 ,1 1, -1 1,-2 99999999999 1.5 "1 ,2;" x; do
     run 2 run -m "$target" --prompt-ids "$ids" -n 2; no_out; err_has '--prompt-ids'
@@ -449,6 +465,12 @@ cmp -s "$work/out" "$work/plain" || fail "the text is not the plain text"
 err_has '^trees +ngram, verified'
 run 0 run -m "$target" --draft ngram:2,4 -p "$prompt" -n 4 --json; is tree null; is draft '"ngram:2,4"'
 run 0 run -m "$target" --draft ngram -md "$drafter" -p "$prompt" -n 24; err_has '^trees +ngram;chain:4, verified'
+for draft in "ngram;model:$drafter" "model:$drafter;ngram"; do # the model stands last
+    run 0 run -m "$target" --draft "$draft" -p "$prompt" -n 24; err_has '^trees +ngram;chain:4, verified'
+done
+run 2 run -m "$target" --draft "ngram;model" -p a;  no_out; err_has '--draft is "model:", need the directory'
+run 2 run -m "$target" --draft "ngram;8" -p a;      no_out; err_has '--draft is 8, need a kind'
+run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "model:$target and -md $drafter: one model"
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 4 --json; is tree '"chain:4"'; is draft null
 
 # --- the page of the trees ---
@@ -490,6 +512,9 @@ END
 }
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree product:3,2 --steps 12; no_out; page greedy 12
 err_has '12 steps'
+what="spec tree --html -"
+"$spec" tree "$target" "$drafter" -p "$prompt" --html - --tree product:3,2 --steps 12 2> "$work/err" | cmp -s - "$work/page" ||
+    fail "the page is not on stdout"
 run 0 tree -m "$target" -md "$drafter" -p "$prompt" --html "$work/page" --tree dyspec:16 --steps 9 --temp 0.9 --top-k 40
 page sampled 9
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree "chain:3;beam:2,2" --adapt ucb --steps 9

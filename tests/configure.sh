@@ -27,6 +27,29 @@ says '^--   tests +off: cmocka was not found .*libcmocka-dev'
 if configure "$source" "$work/plain" -DSPEC_TESTS=ON; then fail "SPEC_TESTS=ON does not insist"; fi
 says 'SPEC_TESTS=ON, but cmocka'
 
+# Values of options, however they are written; and a wrong one. A machine without pkg-config.
+for value in off No 0; do
+    configure "$source" "$work/values" -DSPEC_CUDA=$value -DSPEC_TESTS=$value || fail "SPEC_CUDA=$value is refused"
+    says '^--   CUDA +off: SPEC_CUDA=OFF$'
+    says '^--   tests +off: SPEC_TESTS=OFF$'
+done
+configure "$source" "$work/values" -DSPEC_TESTS=auto || fail "SPEC_TESTS=auto is refused"
+if configure "$source" "$work/values" -DSPEC_CUDA=maybe; then fail "SPEC_CUDA=maybe is taken"; fi
+says 'SPEC_CUDA=maybe, need AUTO, ON or OFF'
+if configure "$source" "$work/bare" -DPKG_CONFIG_EXECUTABLE="$work/none"; then fail "there is no pkg-config"; fi
+says 'pkg-config was not found\. '
+
+# Libraries and headers in places of their own, outside of the prefix.
+configure "$source" "$work/apart" -DSPEC_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/one/place -DCMAKE_INSTALL_LIBDIR="$work/lib" \
+    -DCMAKE_INSTALL_INCLUDEDIR=/two/include || fail "absolute directories are refused"
+mkdir -p "$work/lib/pkgconfig"
+cp "$work/apart/spec.pc" "$work/lib/pkgconfig"
+flags=$(PKG_CONFIG_PATH=$work/lib/pkgconfig "$pkg_config" --cflags --libs spec)
+[ "$(for flag in $flags; do case $flag in -[IL]*) realpath -m "${flag:2}" ;; esac; done | xargs)" = "/two/include $work/lib" ] ||
+    fail "spec.pc leads elsewhere: $flags"
+rpath=$(sed -n 's/^ *RPATH "\\$ORIGIN\(.*\)".*/\1/p' "$work/apart/cmake_install.cmake" | head -n 1)
+[ "$(realpath -m "/one/place/bin$rpath")" = "$work/lib" ] || fail "the program looks for its library in \"$rpath\""
+
 # A compiler that does not know AMX.
 cat > "$work/cc" << END
 #!/bin/sh
@@ -48,7 +71,8 @@ for part in 'command line' examples tests; do says "^--   $part +off: part of co
 if grep -q BUILD_SHARED_LIBS "$work/inside/CMakeCache.txt"; then fail "it says of which kind the project's libraries are"; fi
 commands=$work/inside/compile_commands.json
 if grep '"command".*core_error\.c' "$commands" | grep -vE -- '-O[23].* -DNDEBUG' > /dev/null; then fail "the library is not optimised"; fi
-if grep '"command".*consumer/main\.c' "$commands" | grep -- '-O' > /dev/null; then fail "the project's own sources are optimised"; fi
+if grep '"command".*core_error\.c' "$commands" | grep -vE -- ' -w ' > /dev/null; then fail "a strict project's -Werror breaks ours"; fi
+if grep '"command".*consumer/main\.c' "$commands" | grep -E -- '-O| -w ' > /dev/null; then fail "the project's own sources are built as ours"; fi
 configure "$source/tests/consumer" "$work/debug" -DSPEC_SOURCE="$source" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
     -DCMAKE_BUILD_TYPE=Debug || fail "not a part of a project that is built for debugging"
 if grep '"command".*core_error\.c' "$work/debug/compile_commands.json" | grep -- '-O' > /dev/null; then fail "Debug is optimised"; fi

@@ -68,6 +68,15 @@ check_own_drafter() {
         fail "steps: ${steps[*]}"
 }
 
+# Trees of no more than 23 drafts, of which some are kept.
+check_own_tree() {
+    local n step drafts
+    run own_tree "$target" "$drafter" "$prompt"
+    read -r n step drafts < <(sed -n 's/^\([0-9]*\) tokens in \([0-9]*\) steps, \([0-9]*\) drafts$/\1 \2 \3/p' "$work/out")
+    [ "${n:-0}" -gt 0 ] && [ $((3 * step)) -lt $((2 * n)) ] && [ "$drafts" -ge $((3 * step)) ] && [ "$drafts" -le $((23 * step)) ] ||
+        fail "$n tokens, $step steps, $drafts drafts"
+}
+
 # Both verifiers agree in each of 24 steps, in which more than 24 tokens came behind the 4 of the prompt.
 check_own_verifier() {
     run own_verifier "$target" "$drafter" "$prompt"
@@ -92,6 +101,10 @@ check_stream() {
         n=$((n + 1))
     done
     [ $n -gt 0 ] || fail "nothing stopped it"
+    if "$bin/stream" "$target" "$prompt" "$work/none/sequence" <<< "" > "$work/out" 2> "$work/err"; then fail "it is saved nowhere"; fi
+    has err "^$work/none/sequence: No such file"
+    if "$bin/stream" "$work/none" "$prompt" "$file" < /dev/null > "$work/out" 2> "$work/err"; then fail "there is no model"; fi
+    [ "$(wc -l < "$work/err")" = 1 ] || fail "without a model it tells more than why"
     same "$work/whole" "$work/parts" "the text is another one after $n stops"
     awk "$difference" "$work/whole.sum" "$work/parts.sum" || fail "other log-probabilities: $(cat "$work"/*.sum)"
 }
@@ -101,6 +114,7 @@ check_binding() {
     python3 "$(dirname "$0")/../examples/binding.py" "${SPEC_TEST_LIBRARY:-$bin/../lib/libspec.so}" "$target" "$drafter" "$prompt" \
         > "$work/out" 2> "$work/err" || fail "exit code $?: $(tail -n 3 "$work/err")"
     same "$work/out" <(plain "$prompt"; plain "$prompt") "the text is another one"
+    python3 "$(dirname "$0")/../examples/binding.py" 2>&1 | grep -q '^    binding.py build/lib' || fail "without words it does not say how it is called"
 }
 
 "check_$name"

@@ -22,7 +22,7 @@ same() {
 }
 
 # --- the man page ---
-for command in run tree info ngram ""; do names_of "$command"; lab_of "$command"; done | sort -u > "$work/all"
+{ for command in run tree info ngram convert ""; do names_of "$command"; done; lab_of ""; } | sort -u > "$work/all"
 [ "$(wc -l < "$work/all")" -gt 40 ] || fail "the help shows no options"
 sed 's/\\-/-/g; s/\\f[A-Z]//g' "$pages/spec.1" | grep -A 1 '^\.TP' | names > "$work/man"
 same "the man page" "$work/man" "$work/all"
@@ -77,11 +77,11 @@ mkdir "$work/models"
 for shell in bash zsh fish; do
     command -v $shell > /dev/null || { missing="$missing $shell"; continue; }
     cd "$work" || exit 1
-    for command in run tree info ngram; do
+    for command in run tree info ngram convert; do
         complete_$shell "spec $command --" | names > "$work/offered"
         names_of $command > "$work/shown"
         same "spec $command -- in $shell" "$work/offered" "$work/shown"
-        lost=$(comm -12 "$work/offered" <(lab_of $command))
+        lost=$(comm -12 "$work/offered" <(lab_of ""))
         [ -z "$lost" ] || fail "$shell offers options of experiments: $(echo $lost)"
     done
     # LINE|what has to be offered|what must not be
@@ -102,6 +102,7 @@ spec run -md m|models/?|--model
 spec run mod|models/?|--model
 spec info --ht||--html
 spec ngram b|build|models/?
+spec convert --type q8|q8_0|q4_0
 spec ngram build no|notes.txt|build
 END
     cd - > /dev/null || exit 1

@@ -23,7 +23,7 @@ says() {
 for program in "$@"; do
     name=$(basename "$program")
     cp "$program" "$work/build/bin"
-    library=$(ldd "$program" | sed -n 's/^.*libspec\.so[^ ]* => \([^ ]*\).*/\1/p')
+    library=$(ldd "$program" | sed -n 's/^.*libspec\.so[^ ]* => \(.*\) (0x.*/\1/p')
     unset LD_LIBRARY_PATH
     if [ -n "$library" ]; then # the program is to use the copy; one without has to look for the plugin itself
         cp "$library" "$work/build/lib"

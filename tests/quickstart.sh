@@ -7,6 +7,18 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $1"; cat "$work/out"; exit 1; }
 
+# refused STATUS TEXT WORDS...: it ends at once with the status, and says the text
+refused() {
+    local got=0
+    SPEC_BUILD_DIR=$work/none bash "$source/examples/quickstart.sh" "${@:3}" > "$work/out" 2>&1 || got=$?
+    [ $got = "$1" ] && [ ! -e "$work/none" ] || fail "${*:3}: it ends with $got"
+    grep -q -- "$2" "$work/out" || fail "${*:3}: it does not say \"$2\""
+}
+refused 0 '^    bash examples/quickstart.sh --real' --help
+refused 2 '"--rael" is no option' --rael
+refused 2 'prompt in quotes' Once upon
+refused 2 'prompt in quotes' --real Once upon
+
 if [ "${4:-}" = fresh ]; then build=$work/build; fi
 SPEC_BUILD_DIR=$build bash "$source/examples/quickstart.sh" > "$work/out" 2>&1 || fail "it fails"
 if [ "${4:-}" = fresh ]; then
@@ -19,16 +31,17 @@ line() { grep -n -m 1 -E -- "$1" "$work/out" | cut -d : -f 1; }
 passes=$(line '^ +passes +tokens per pass +ms per pass +ms in all$') || fail "no table"
 saved=$(line '^Speculation saves passes: ') || fail "passes are not told"
 time=$(line 'times the time of plain decoding: ') || fail "time is not told"
+line "^Your pair: $build/bin/spec run TARGET" > /dev/null || fail "the program is elsewhere"
 expect=$(line '^Expect a gain where ') || fail "when to expect a gain is not told"
 [ "$passes" -lt "$saved" ] && [ "$saved" -lt "$time" ] && [ "$time" -lt "$expect" ] || fail "the order is another"
 grep -q '^Both texts are the same' "$work/out" || fail "the texts are not compared"
 
 # The program's own figures of both runs, by name and row of the table.
 prompt="Once upon a time, there was a little girl" models=$source/models
-for row in "plain" "speculative -md $models/stories-drafter"; do
-    read -r name options <<< "$row"
-    # shellcheck disable=SC2086
-    "$spec" run "$models/stories-target" -p "$prompt" -n 128 --json $options > "$work/json"
+for name in plain speculative; do
+    options=()
+    if [ $name = speculative ]; then options=(-md "$models/stories-drafter"); fi
+    "$spec" run "$models/stories-target" -p "$prompt" -n 128 --json "${options[@]}" > "$work/json"
     steps=$(sed -n 's/^  "steps": \(.*\),/\1/p' "$work/json") n=$(sed -n 's/^  "n_generated": \(.*\),/\1/p' "$work/json")
     want="$name $steps $(awk "BEGIN { printf \"%.2f\", $n / $steps }")"
     got=$(awk -v name="$name" '$1 == name { print $1, $2, $3 }' "$work/out")

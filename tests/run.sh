@@ -14,6 +14,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --full) label='quick|full' ;;
         --label) label=${2:?--label needs a label}; shift ;;
+        -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
         *) break ;;
     esac
     shift

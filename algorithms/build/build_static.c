@@ -56,6 +56,7 @@ static spec_status parse_file(const char *path, const char *text, size_t size, i
                               line, *n, *n - 1);
         parent[(*n)++] = value;
     }
+    if (*n == 1) return speci_fail(SPEC_E_FORMAT, "%s: no node: expected lines with the parent of node 1, 2, ...", path);
     return SPEC_OK;
 }
 
@@ -73,7 +74,7 @@ static spec_status read_shape(const spec_builder *b, const char *path, int32_t *
 static spec_status open(spec_builder *b, const char *args)
 {
     int32_t parent[SPECI_MAX_NODE] = { -1 }, n = 0;
-    if (args[0] == '@') SPEC_TRY(read_shape(b, args + 1, parent, &n));
+    if (args[0] == '@' && args[1] != 0) SPEC_TRY(read_shape(b, args + 1, parent, &n));
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         if (strcmp(args, shapes[i].name) != 0) continue;
         n = 1 + shapes[i].n;

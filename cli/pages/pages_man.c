@@ -10,6 +10,7 @@ static void put(FILE *to, const char *text)
         case '\\': fputs("\\e", to); break;
         case '-': fputs("\\-", to); break;
         case '\'': fputs("\\(aq", to); break;
+        case '|': fputs("|\\:", to); break; /* behind which a line may end */
         default: fputc(*text, to);
         }
     }

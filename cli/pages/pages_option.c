@@ -32,7 +32,7 @@ pages_value pages_value_of(const cli_option *row, pages_words *words)
 {
     *words = (pages_words){ "" };
     if (row->arg == NULL) return PAGES_NONE;
-    if (row->kind == CLI_CHOICE) add_choices(words, row->arg);
+    if (row->kind == CLI_CHOICE || row->kind == CLI_WORD) add_choices(words, row->arg);
     if (row->kind == CLI_RULE) spec_verify_rule_list(add_rule, words);
     if (row->kind == CLI_TREES) spec_builder_list(add_kind, words);
     if (row->kind == CLI_DRAFTS) spec_drafter_list(add_kind, words);

@@ -5,7 +5,7 @@
     check_pages.py --self-test   plants every kind of fault in a small tree, and a few traps that are none
 
 A page is a Markdown file. Its links lead to files and headings. The paths, the sources, the sections of algorithms.md
-and the library's names that it mentions are there. No commit is named in it (of other projects: "owner/name @ revision").
+and the library's names that it mentions are there. Code with names of the library's inside is quoted from a source. No commit is named in it (of other projects: "owner/name @ revision").
 Comments of sources cite pages by the same rules. docs/api.md names each public function."""
 import bisect
 import fnmatch
@@ -29,6 +29,12 @@ PAGE = re.compile(r"(?<![\w/.-])(docs/[\w./-]*\w)")
 SECTION = re.compile(r"\balgorithms\.md(?:\]\([\w./]*\))?,? \(?(\d+(?:\.\d+)?)(?![\w/])")
 COMMIT = re.compile(r"(?<!@ )\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+CODE = re.compile(r"^```c\n(.*?)^```", re.M | re.S)
+INSIDE = re.compile(r"\bspeci_\w+")
+
+
+def flat(code):
+    return " ".join(code.split())
 
 
 def files_of(root):
@@ -58,6 +64,7 @@ class Tree:
         self.anchors = {f: anchors_of(text) for f, text in self.pages.items()}
         algorithms = self.pages.get("docs/algorithms.md", "")
         self.words = sorted({w for f in self.files if SOURCE.search(f) for w in NAME.findall(self.read(f))} | MADE_UP)
+        self.sources = [flat(self.read(f)) for f in self.files if f.endswith((".c", ".h", ".cu", ".cuh"))]
         self.sections = set(re.findall(r"^#+ +(\d+(?:\.\d+)?)[. ]", algorithms, re.M))
 
     def read(self, file):
@@ -105,6 +112,10 @@ def faults_of_page(tree, page, text):
     for word in sorted({w for code in re.findall(r"`([^`\n]+)`", text) + FENCE.findall(text) for w in NAME.findall(code)}):
         if not tree.has_word(word):
             yield "the name %s, which no source has" % word
+    for code in CODE.findall(text):
+        names = set(INSIDE.findall(code))
+        if names and not names & MADE_UP and not any(flat(code) in source for source in tree.sources):
+            yield "code that no source has: %s" % code.strip().split("\n")[0]
     for commit in COMMIT.findall(text):
         yield "the commit %s" % commit
     lines = text.count("\n")
@@ -151,13 +162,14 @@ SOUND = {
                  "`cli/*.c`, `a.c`, build/bin/x, `spec_a_...`\n",
     "CHANGELOG.md": "- fix: 1234567 of 2e5 cases, decade, defaced; texts of x/y @ a0b16d35a985\n",
     "docs/b.md": "# B\n## One thing\n## One thing\n[above](#one-thing-1) [up](../README.md) `cli/<name>.c`\n"
-                 "[algorithms.md](algorithms.md), 8.6; algorithms.md 8\n",
+                 "[algorithms.md](algorithms.md), 8.6; algorithms.md 8\n"
+                 "```c\nint  speci_b;\n```\n",
     "docs/algorithms.md": "# All\n## 8. Scan\n### 8.6 Chunks\n",
     "docs/performance.md": "short\n",
     "docs/api.md": "```c\nspec_a_b(1);\n```\n`spec_a_b`, `spec_c`\n",
     "spec.h": "SPEC_API spec_status\nspec_a_b(int a);\nSPEC_API int spec_c(void (*each)(int x));\n"
               "typedef int (*spec_fn)(int b);\n",
-    "cli/a.c": "/* docs/b.md; algorithms.md 8.6 */ int spec_a_b;\n",
+    "cli/a.c": "/* docs/b.md; algorithms.md 8.6 */ int spec_a_b; int\nspeci_b;\n",
 }
 
 PLANTED = [
@@ -169,6 +181,7 @@ PLANTED = [
     ("docs/b.md", "`gone.c`", "the file gone.c, which is not there"),
     ("docs/b.md", "`spec_b(x)`", "the name spec_b, which no source has"),
     ("docs/b.md", "```c\nspec_b(x);\n```\n", "the name spec_b, which no source has"),
+    ("docs/b.md", "```c\nlong speci_b;\n```\n", "code that no source has: long speci_b;"),
     ("spec.h", "SPEC_API const char *spec_d(int a, int b);\n", "the function spec_d, which docs/api.md does not name"),
     ("CHANGELOG.md", "since 3bc10d2", "the commit 3bc10d2"),
     ("README.md", "\n" * 150, "153 lines, where it has to stay under 150"),
