@@ -306,7 +306,9 @@ typedef struct spec_sampling {
     int32_t top_k;     /* 0 = off; ties: smallest ids survive */
     float top_p;       /* 0 or 1 = off: keep the shortest prefix of the sorted distribution whose mass is >= top_p */
     float min_p;       /* 0 = off: drop p < min_p * max p */
-    uint64_t seed;     /* the same seed gives the same text, whatever the batch */
+    uint64_t seed;     /* the same seed gives the same text, whatever the batch. Where drafts follow from more than the sequence
+                          (sequoia and dyspec-threshold learn from all, so does trie, and `adapt` chooses), and where a rule other
+                          than NAIVE verifies them, other texts may change it, but not its distribution */
 } spec_sampling; /* frozen */
 
 typedef enum spec_verify_rule {
