@@ -562,8 +562,8 @@ SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, cons
                                        const spec_request *request);
 /* Appends ids [n], n >= 1, to a living sequence, also behind an end token: the next turn of a chat. The pending token and
  * ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Text that was held back is
- * given up. Errors: as above; the sequence is then as before, with two exceptions. After E_ABORTED the ids are there, and the next step
- * consumes what is left of them. After E_DEVICE the sequence can only be removed (E_STATE). */
+ * given up. Errors: as above; the sequence is then as before, but for a score of it, with two exceptions. After E_ABORTED the ids are
+ * there, and the next step consumes what is left of them. After E_DEVICE the sequence can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
 /* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos, request->parse_special. To add an

@@ -101,7 +101,7 @@ spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most,
     consumer c = { s, seq, false };
     const speci_prefill_hooks hooks = { .poll = poll, .chunk = s->tells_hidden ? tell_chunk : NULL, .arg = &c, .n_least = n_most };
     const spec_status status = s->exec->kind->prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
-    if (c.lost || (status != SPEC_OK && status != SPEC_E_ABORTED)) s->exec->kind->break_seq(s->exec, seq);
+    if (c.lost) s->exec->kind->break_seq(s->exec, seq);
     SPEC_TRY(status);
     if (n_done) *n_done = left - prompt_left(s, seq);
     if (prompt_left(s, seq) > 0) return SPEC_OK;
