@@ -453,7 +453,7 @@ SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, s
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);
 /* From any thread: the call in progress (a prompt, a draft, a score, a step) ends after its current pass with E_ABORTED. If none is in
- * progress, the next of these does. Later calls are not concerned. */
+ * progress, or that pass was its last, the next of these does. Later calls are not concerned. */
 SPEC_API void spec_session_cancel(spec_session *session);
 
 typedef struct spec_session_info {
