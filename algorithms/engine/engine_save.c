@@ -148,6 +148,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     t->ids = speci_alloc(s->a, (size_t)f->cap_ids, sizeof *t->ids);
     if (!t->ids) return SPEC_E_NOMEM;
     memcpy(t->ids, f->ids, (size_t)f->n_ids * sizeof *t->ids);
+    t->n_begun = s->drafters.n;
     t->n_ids = t->n_told = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit, t->n_end = f->n_end;
     t->n_prompt = f->n_prompt, t->stop = f->stop;
     t->n_step = f->n_step;
@@ -514,7 +515,7 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
     SPEC_TRY(read_ids(s, q, h, f));
     SPEC_TRY(read_text(s, q, h, f));
     SPEC_TRY(speci_text_room(&q->text, &q->request, s->n_node + 1));
-    q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids;
+    q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids, q->n_begun = s->drafters.n;
     q->n_end = h->n_end;
     q->n_limit = s->n_ctx > 0 && h->n_end > s->n_ctx ? s->n_ctx : h->n_end;
     SPEC_TRY(s->exec->kind->read(s->exec, seq, h->n_ids - 1, h->target_recent, h->target_bytes, get, f));
