@@ -306,7 +306,9 @@ typedef struct spec_sampling {
     int32_t top_k;     /* 0 = off; ties: smallest ids survive */
     float top_p;       /* 0 or 1 = off: keep the shortest prefix of the sorted distribution whose mass is >= top_p */
     float min_p;       /* 0 = off: drop p < min_p * max p */
-    uint64_t seed;     /* the same seed gives the same text, whatever the batch */
+    uint64_t seed;     /* the same seed gives the same text, whatever the batch. Where drafts follow from more than the sequence
+                          (sequoia and dyspec-threshold learn from all, so does trie, and `adapt` chooses), and where a rule other
+                          than NAIVE verifies them, other texts may change it, but not its distribution */
 } spec_sampling; /* frozen */
 
 typedef enum spec_verify_rule {
@@ -451,7 +453,7 @@ SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, s
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);
 /* From any thread: the call in progress (a prompt, a draft, a score, a step) ends after its current pass with E_ABORTED. If none is in
- * progress, the next of these does. Later calls are not concerned. */
+ * progress, or that pass was its last, the next of these does. Later calls are not concerned. */
 SPEC_API void spec_session_cancel(spec_session *session);
 
 typedef struct spec_session_info {
@@ -559,9 +561,9 @@ SPEC_API spec_status spec_request_from_model(spec_request *out, const spec_model
 SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, const int32_t *ids, size_t n,
                                        const spec_request *request);
 /* Appends ids [n], n >= 1, to a living sequence, also behind an end token: the next turn of a chat. The pending token and
- * ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Errors: as above; the sequence
- * is then as before, with two exceptions. After E_ABORTED the ids are there, and the next step consumes what is left of them. After
- * E_DEVICE the sequence can only be removed (E_STATE). */
+ * ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Text that was held back is
+ * given up. Errors: as above; the sequence is then as before, but for a score of it, with two exceptions. After E_ABORTED the ids are
+ * there, and the next step consumes what is left of them. After E_DEVICE the sequence can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
 /* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos, request->parse_special. To add an
@@ -583,20 +585,22 @@ typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 
 /* Admits a copy of seq: ids, state, request, held-back text and drafts to come are the same, so give it a seed of its own. What seq has
- * accepted and not yet applied is applied first. Errors: E_INVALID (no such sequence), E_BUSY (no free sequence), E_STATE (an
- * earlier pass failed), E_NOMEM. */
+ * accepted and not yet applied is applied first, and a prompt that steps have yet to consume is consumed. Errors: E_INVALID (no such
+ * sequence), E_BUSY (no free sequence), E_STATE (an earlier pass failed), E_NOMEM, E_DEVICE, E_ABORTED. */
 SPEC_API spec_status spec_sequence_fork(spec_session *session, int32_t *copy, int32_t seq);
 /* Another seed from the next draw on. Errors: E_INVALID. */
 SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint64_t seed);
-/* Saves all that seq needs to go on, as bytes that `write` receives in order. Of its request these are saved: sampling, ignore_eos and
- * what is left of n_predict. What seq has accepted and not yet applied is applied first; a score of seq is forgotten. Errors:
- * E_INVALID, E_IO (`write` returned non-zero), E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
+/* Saves all that seq needs to go on, held-back text too, as bytes that `write` receives in order. Of its request these are saved:
+ * sampling, ignore_eos and what is left of n_predict. What seq has accepted and not yet applied is applied first, and a prompt that steps
+ * have yet to consume is consumed; a score of seq is forgotten. Errors: E_INVALID, E_IO (`write` returned non-zero), E_NOMEM, E_STATE (an
+ * earlier pass failed), E_DEVICE, E_ABORTED. */
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
 /* Admits what was saved. On the same backend and device it goes on bit for bit as the saved one would have. What was not saved of its
- * request is for spec_sequence_set_request. The drafter's state was saved, too; a drafter of this session that finds no state of its own
- * consumes the ids anew. Errors: those of spec_sequence_add; E_IO (`read` returned non-zero); E_FORMAT, saying what differs: another model, compute
- * type or version, bytes cut short or changed, or, for a session with SPEC_SCAN_RECURRENT, a state of SPEC_SCAN_CHUNKED that lags.
- * The ids of what was refused can be admitted anew (spec_sequence_add). */
+ * request is for spec_sequence_set_request: before the next step, which tells the text that a stop string has held back. The drafter's
+ * state was saved, too; a drafter of this session that finds no state of its own consumes the ids anew. Errors: those of
+ * spec_sequence_add; E_IO (`read` returned non-zero); E_FORMAT, saying what differs: another model, compute type or version, bytes cut
+ * short or changed, or, for a session with SPEC_SCAN_RECURRENT, a state of SPEC_SCAN_CHUNKED that lags. The ids of what was refused can
+ * be admitted anew (spec_sequence_add). */
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
 /* --- steps --- */

@@ -94,7 +94,8 @@ struct speci_exec_kind {
     void (*begin)(speci_exec *exec, int32_t slot);
     void (*end)(speci_exec *exec, int32_t slot);
     /* Applies ids [n] by prefill passes, behind what the sequence has (a pending path is applied first); hooks may be NULL. With
-     * n_least those that are left are given again, by the next call. On any error the sequence is good for `end` only. */
+     * n_least those that are left are given again, by the next call. After an error too, unless a pass has failed: then the sequence is
+     * good for `end` only, as it is after an error of the hook `chunk`, whose rows do not come again. */
     spec_status (*prefill)(speci_exec *exec, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks);
     /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
      * Everything is checked before the device is touched. feed may be NULL when nothing is grown. tokens: NULL, or arg-max of all

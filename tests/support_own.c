@@ -266,10 +266,10 @@ static spec_status restore(void *user, void **seq, spec_read_fn read, void *data
 {
     own_engine *e = user;
     saved_text h;
-    int32_t inner = -1, ids[64];
+    int32_t inner = -1, ids[128];
     SPEC_TRY(count(e, OWN_RESTORE));
     if (read(data, &h, sizeof h)) return SPEC_E_IO;
-    assert_in_range(h.n_prompt, 0, 64);
+    assert_in_range(h.n_prompt, 0, 128);
     if (h.n_prompt > 0 && read(data, ids, (size_t)h.n_prompt * sizeof *ids)) return SPEC_E_IO;
     if (h.has_inner) SPEC_TRY(spec_sequence_restore(e->inner, &inner, read, data));
     own_text *t = *seq = new_text(e);

@@ -575,6 +575,42 @@ static void check_union(void **state)
     spec_model_close(model);
 }
 
+/* A tree sampled with replacement may repeat a token among siblings. Beside another drafter, which proposes nothing or finds no room,
+ * it is no draw any more: siblings are distinct, and the text is plain text of the same seed. */
+static void check_union_of_repeated(void **state)
+{
+    (void)state;
+    enum { N = 40, N_SEED = 12 };
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_model *small = support_model(backend, GOLDEN "law8-drafter", SPEC_DTYPE_F32);
+    for (int32_t n_node = 3; n_node <= 24; n_node += 7) {
+        spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        spec_drafter *list[2];
+        spec_session *s;
+        dp.tree = "product-repeat:3,2";
+        for (int32_t k = 0; k < 2; k++) OK(spec_drafter_from_model(&list[k], small, &dp));
+        p.n_node = n_node, p.drafters = list, p.n_drafter = 2, p.combine = SPEC_DRAFT_UNION, p.verify = SPEC_VERIFY_NAIVE;
+        OK(spec_session_open(&s, model, NULL, &p));
+        for (uint64_t seed = 1; seed <= N_SEED; seed++) {
+            int32_t want[N];
+            spec_request r = SPEC_REQUEST_INIT;
+            spec_result got = SPEC_RESULT_INIT;
+            r.sampling = (spec_sampling){ .temperature = 0.7f, .seed = seed }, r.n_predict = N, r.ignore_eos = 1;
+            support_plain_ids(model, prompt, 4, &r.sampling, N, want);
+            OK(spec_generate_ids(s, &got, prompt, 4, &r));
+            assert_int_equal(got.n_ids, N);
+            assert_memory_equal(got.ids, want, sizeof want);
+            spec_result_free(&got);
+        }
+        spec_session_close(s);
+        for (int32_t k = 0; k < 2; k++) spec_drafter_close(list[k]);
+    }
+    spec_model_close(small);
+    spec_model_close(model);
+}
+
 /* ------------------------------------------------------------------------------------ the hooks --- */
 
 static void go_on(spec_session *s, int32_t seq, int32_t n)
@@ -689,12 +725,13 @@ static void check_error(void **state)
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
-           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 6 };
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 7 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
         cmocka_unit_test(check_past),
+        cmocka_unit_test(check_union_of_repeated),
         { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
         { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },
     };

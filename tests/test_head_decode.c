@@ -465,10 +465,69 @@ static void one_wait(void **state)
     backend = tested;
 }
 
+/* --- prompts that are stopped --- */
+
+static int32_t n_poll_left; /* 0: nothing is stopped */
+static int stop_once(void *user)
+{
+    (void)user;
+    return n_poll_left > 0 && --n_poll_left == 0;
+}
+
+enum { LONG = 150, N_STOPPED = 40 };
+
+/* A prompt, some steps, an appended prompt, the rest; what is stopped goes on with the next step. Returns how often that was. */
+static int32_t stopped_text(spec_session *s, int32_t n_poll, int32_t *out)
+{
+    int32_t ids[LONG], seq, n_out = 0, n_stopped = 0;
+    spec_request r = SPEC_REQUEST_INIT;
+    r.sampling = (spec_sampling){ .temperature = 0.7f, .seed = 6 }, r.ignore_eos = 1;
+    for (int32_t i = 0; i < LONG; i++) ids[i] = (7 * i + i / 5) % 96;
+    n_poll_left = n_poll;
+    OK(spec_sequence_add(s, &seq, ids, LONG, &r));
+    for (bool appended = false; n_out < N_STOPPED;) {
+        spec_step_result step = { 0 };
+        const spec_status status = step_into(s, &step, &seq, 1);
+        n_stopped += status == SPEC_E_ABORTED;
+        if (status == SPEC_E_ABORTED) continue;
+        OK(status);
+        for (int32_t k = 0; k < step.n_tokens && n_out < N_STOPPED; k++) out[n_out++] = step.tokens[k];
+        if (n_out >= 5 && !appended) OK(spec_sequence_append(s, seq, ids, LONG, NULL)), appended = true;
+    }
+    n_poll_left = 0;
+    OK(spec_sequence_remove(s, seq));
+    return n_stopped;
+}
+
+/* Wherever a prompt is stopped, the target's or a drafter's, the sequence goes on with the drafts, and so the text, as if it was not. */
+static void stopped_prompts(void **state)
+{
+    (void)state;
+    spec_model *target = open_model(TARGETS, "bamba", SPEC_DTYPE_F32), *head = open_model(HEADS, "eagle3-bamba", SPEC_DTYPE_F32);
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *list[2];
+    spec_session *s;
+    int32_t want[N_STOPPED], got[N_STOPPED], n_poll = 1;
+    dp.tree = "chain:3";
+    OK(spec_drafter_from_model(&list[0], head, &dp));
+    OK(spec_drafter_from_model(&list[1], target, &dp));
+    sp.n_ctx = 400, sp.drafters = list, sp.n_drafter = 2, sp.n_prompt_step = 1000, sp.abort = stop_once;
+    OK(spec_session_open(&s, target, NULL, &sp));
+    assert_int_equal(stopped_text(s, 0, want), 0);
+    for (; stopped_text(s, n_poll, got) > 0; n_poll++)
+        if (memcmp(got, want, sizeof want) != 0) fail_msg("the text is another one when it is stopped at poll %d", n_poll);
+    assert_true(n_poll > 20);
+    spec_session_close(s);
+    for (int32_t k = 0; k < 2; k++) spec_drafter_close(list[k]);
+    spec_model_close(head);
+    spec_model_close(target);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(text), cmocka_unit_test(in_step), cmocka_unit_test(one_product),
-                                        cmocka_unit_test(one_wait) };
+                                        cmocka_unit_test(one_wait), cmocka_unit_test(stopped_prompts) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

@@ -1,5 +1,6 @@
 /* test_invariance_decode.c - path invariance through the whole house: the logits of a path, by plain steps, by chains of
- * 8, by random trees in random batches, after rejections and replay, after scores that were thrown away: bit for bit. */
+ * 8, by random trees in random batches, after rejections and replay, after scores that were thrown away, behind a prompt that was
+ * appended in the middle: bit for bit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,8 @@
 #include "tests/support_model.h"
 
 enum { N_IDS = 64, N_SEQ = 3, MAX_NODE = 24 };
+/* Where token APPEND_AT is pending, the N_APPEND that follow come as a prompt. */
+enum { APPEND_AT = 30, N_APPEND = 9 };
 
 static const char *const models[] = { "llama3", "mistral", "gpt_neox", "qwen3", "phi3", "phi3-long", "phi4_mini", "smollm3", "gemma", "gemma2",
                                       "gemma3", "olmo2",
@@ -26,7 +29,7 @@ static spec_backend *backend;
 
 typedef struct text {
     int32_t ids[N_IDS];
-    float *rows; /* [N_IDS][n_vocab] by plain steps after prefill of `n_prompt - 1` tokens */
+    float *rows; /* [N_IDS][n_vocab] by plain steps after prefill of `n_prompt - 1` tokens; none of what was appended */
     int32_t n_prompt;
 } text;
 
@@ -39,14 +42,24 @@ typedef struct fixture {
 
 static uint32_t below(fixture *f, uint32_t n) { return support_random(&f->random) % n; }
 
+/* Token *at is pending: the next prompt, if this is its place. */
+static void append(spec_session *s, int32_t seq, const text *t, int32_t *at)
+{
+    if (*at != APPEND_AT) return;
+    OK(spec_sequence_append(s, seq, t->ids + APPEND_AT + 1, N_APPEND, NULL));
+    *at += N_APPEND;
+}
+
 static void plain_rows(fixture *f, text *t)
 {
     int32_t seq;
     spec_session *s = support_session(f->model, 1, 1);
     OK(spec_sequence_add(s, &seq, t->ids, (size_t)t->n_prompt, NULL));
-    for (int32_t i = t->n_prompt - 1; i < N_IDS; i++)
+    for (int32_t i = t->n_prompt - 1; i < N_IDS; i++) {
+        append(s, seq, t, &i);
         support_plain_step(s, seq, t->ids[i], t->ids[i + 1 < N_IDS ? i + 1 : i],
                            t->rows + (size_t)i * (size_t)f->n_vocab);
+    }
     spec_session_close(s);
 }
 
@@ -142,8 +155,8 @@ static void walk(fixture *f, int32_t max_node, bool chains, bool repeat, const c
         const spec_tree *list[N_SEQ];
         int32_t who[N_SEQ], seqs[N_SEQ], n = 0;
         for (int32_t k = 0; k < N_SEQ; k++) {
-            const int32_t left = N_IDS - at[k];
-            if (left < 2 || (n > 0 && below(f, 3) == 0)) continue;
+            const int32_t left = (at[k] < APPEND_AT ? APPEND_AT : N_IDS) - at[k]; /* rows to compare with */
+            if (at[k] + 1 >= N_IDS || (n > 0 && below(f, 3) == 0)) continue;
             const int32_t nodes = chains ? min32(max_node, left) : 1 + (int32_t)below(f, (uint32_t)max_node);
             const int32_t n_true = min32(nodes, min32(left, chains ? nodes : 1 + (int32_t)below(f, 8)));
             draw_tree(f, &trees[n], f->texts[k].ids, at[k], n_true, nodes);
@@ -168,6 +181,7 @@ static void walk(fixture *f, int32_t max_node, bool chains, bool repeat, const c
             n_path = min32(n_path, N_IDS - 1 - at[k]);
             OK(spec_commit(s, seqs[i], trees[i].path, n_path, f->texts[k].ids[at[k] + n_path]));
             at[k] += n_path;
+            append(s, seqs[i], &f->texts[k], &at[k]);
         }
     }
     spec_session_close(s);

@@ -895,8 +895,12 @@ static void limits(void **state)
     const int32_t seq = begin_between(&b, &greedy, &t);
     int32_t n = b.s->seqs[seq].n_ids;
     stream f = save(b.s, seq);
-    b.s->seqs[seq].n_limit = n + 6;
+    spec_request six = SPEC_REQUEST_INIT, many = SPEC_REQUEST_INIT; /* the second: more than this session's context has */
+    six.n_predict = 6, many.n_predict = 300;
+    OK(spec_sequence_set_request(b.s, seq, &six));
     stream limited = save(b.s, seq);
+    OK(spec_sequence_set_request(b.s, seq, &many));
+    stream wide = save(b.s, seq);
     open_on(&c, b.target, b.small, 1, n - 1, N_DRAFT);
     refuses(c.s, &f, SPEC_E_FULL, "does not fit a context of");
     close_session(&c);
@@ -911,10 +915,111 @@ static void limits(void **state)
     assert_int_equal(c.s->seqs[restore(c.s, &f)].n_limit, n + 20); /* only the context limited it */
     assert_int_equal(c.s->seqs[restore(c.s, &limited)].n_limit, n + 6);
     close_session(&c);
+    open_on(&c, b.target, b.small, 1, n + 400, N_DRAFT);
+    assert_int_equal(c.s->seqs[restore(c.s, &wide)].n_limit, n + 300);
+    close_session(&c);
     close_session(&b);
     close_models(&b);
     free(f.data);
     free(limited.data);
+    free(wide.data);
+}
+
+/* --- text --- */
+
+/* Steps until the text has ended, or n_step steps; what they told goes behind text [*n]. */
+static spec_stop tell(spec_session *s, int32_t seq, int32_t n_step, char *text, size_t *n)
+{
+    spec_step_result r = { 0 };
+    for (int32_t i = 0; i < n_step && r.stop == SPEC_STOP_NONE; i++) {
+        OK(step_into(s, &r, &seq, 1));
+        memcpy(text + *n, r.text, r.n_text);
+        *n += r.n_text;
+    }
+    return r.stop;
+}
+
+enum { N_TEXT = 30, TEXT_ROOM = 4096 };
+
+/* Saved and restored after each number of steps: the text, up to this stop string, is that of one sequence. */
+static void check_text(bench *b, const char *stop, const char *want, size_t n_want, spec_stop why)
+{
+    for (int32_t n_before = 1; n_before < N_TEXT; n_before++) {
+        char text[TEXT_ROOM];
+        size_t n = 0;
+        spec_request r = SPEC_REQUEST_INIT;
+        r.stop = &stop, r.n_stop = 1, r.n_predict = N_TEXT, r.ignore_eos = 1;
+        int32_t seq = add(b->s, &greedy);
+        OK(spec_sequence_set_request(b->s, seq, &r));
+        spec_stop end = tell(b->s, seq, n_before, text, &n);
+        const int32_t n_left = b->s->seqs[seq].n_end - b->s->seqs[seq].n_ids;
+        stream f = save(b->s, seq);
+        OK(spec_sequence_remove(b->s, seq));
+        seq = restore(b->s, &f);
+        r.n_predict = n_left;
+        if (end == SPEC_STOP_NONE) {
+            OK(spec_sequence_set_request(b->s, seq, &r));
+            end = tell(b->s, seq, N_TEXT, text, &n);
+        }
+        OK(spec_sequence_remove(b->s, seq));
+        if (end != why || n != n_want || memcmp(text, want, n) != 0)
+            fail_msg("saved after %d steps, \"%s\" ends: \"%.*s\" in place of \"%.*s\"", n_before, stop, (int)n, text, (int)n_want, want);
+        free(f.data);
+    }
+}
+
+static void text_held_by_stop_strings(void **state)
+{
+    (void)state;
+    bench b;
+    char text[TEXT_ROOM] = "", stop[16] = "";
+    size_t n = 0;
+    open_models(&b, &pairs[DEMO]);
+    open_on(&b, b.target, NULL, 1, 250, 0);
+    int32_t seq = add(b.s, &greedy);
+    spec_request r = SPEC_REQUEST_INIT;
+    r.n_predict = N_TEXT, r.ignore_eos = 1;
+    OK(spec_sequence_set_request(b.s, seq, &r));
+    (void)tell(b.s, seq, N_TEXT, text, &n);
+    OK(spec_sequence_remove(b.s, seq));
+    assert_true(n > 40);
+    memcpy(stop, text + n / 2, 12);
+    check_text(&b, stop, text, (size_t)(strstr(text, stop) - text), SPEC_STOP_STRING);
+    stop[11] = '#'; /* nearly there, which holds it back for a while */
+    check_text(&b, stop, text, n, SPEC_STOP_LENGTH);
+    close_session(&b);
+    close_models(&b);
+}
+
+/* A character of several tokens, saved within it. */
+static void text_of_half_a_character(void **state)
+{
+    (void)state;
+    static const char character[] = "\xf0\x9f\x8c\xb5";
+    bench b;
+    char text[TEXT_ROOM];
+    int32_t ids[8];
+    size_t n_id, n = 0;
+    open_models(&b, &pairs[DEMO]);
+    open_on(&b, b.target, NULL, 1, 250, 0);
+    OK(spec_tokenizer_encode(spec_model_tokenizer(b.target), ids, 8, &n_id, character, 4, SPEC_TOKEN_CONTINUE));
+    assert_in_range(n_id, 2, 4);
+    int32_t seq = add(b.s, &greedy);
+    for (size_t i = 0; i < n_id; i++) {
+        const spec_logit_bias only = { ids[i], 1e6f };
+        spec_request r = SPEC_REQUEST_INIT;
+        r.bias = &only, r.n_bias = 1;
+        OK(spec_sequence_set_request(b.s, seq, &r));
+        (void)tell(b.s, seq, 1, text, &n);
+        assert_int_equal(n, i + 1 < n_id ? 0 : 4);
+        stream f = save(b.s, seq);
+        OK(spec_sequence_remove(b.s, seq));
+        seq = restore(b.s, &f);
+        free(f.data);
+    }
+    assert_memory_equal(text, character, 4);
+    close_session(&b);
+    close_models(&b);
 }
 
 /* --- what is refused --- */
@@ -995,9 +1100,9 @@ static void forged(void **state)
         uint32_t value;
         const char *part;
     } cases[] = {
-        { 8, 2, "version 2, this library reads version 3" },
-        { 8, 4, "version 4, this library reads version 3" },
-        { 12, 2 + 1, "flags 3" },
+        { 8, 3, "version 3, this library reads version 4" },
+        { 8, 5, "version 5, this library reads version 4" },
+        { 12, 4 + 1, "flags 5" },
         { 16, 0, "0 ids" },
         { 16, UINT32_MAX, "-1 ids" },
         { 16, INT32_MAX, "2147483647 ids" },
@@ -1021,6 +1126,10 @@ static void forged(void **state)
         { 112, INT32_MAX, "its states lag 2147483647 of" },
         { 112, 1u << 31, "its states lag -2147483648 of" },
         { 116, UINT32_MAX, "-1 drafters" },
+        { 132, 4, "and 4 of a character" },
+        { 136, UINT32_MAX, "behind -1 tokens" },
+        { 140, UINT32_MAX, "-1 bytes of text held back" },
+        { 140, INT32_MAX, "it ends after" },
         { DRAFTER + 24, 1, "1 bytes of a drafter" },
         { DRAFTER + 24, 100, "84 bytes of the drafter's memory" }, /* without the 16 in front of it */
         { DRAFTER + 36, UINT32_MAX, "its drafter is at position -1" },
@@ -1220,6 +1329,8 @@ int main(void)
         cmocka_unit_test(other_drafters),
         cmocka_unit_test(outgrown_drafters),
         cmocka_unit_test(limits),
+        cmocka_unit_test(text_held_by_stop_strings),
+        cmocka_unit_test(text_of_half_a_character),
         cmocka_unit_test(damaged),
         cmocka_unit_test(forged),
         cmocka_unit_test(other_models),

@@ -94,14 +94,20 @@ static void name_makers(const speci_draft_seq *q, const spec_tree *united, int32
     }
 }
 
+/* The united tree is in place of q's. */
+static void take_merged(speci_drafters *all, speci_draft_seq *q, int32_t k)
+{
+    for (int32_t i = 0; i < all->merged.n; i++) all->merged.q_row[i] = -1;
+    name_makers(q, &all->merged, k);
+    (void)spec_tree_copy(q->tree, &all->merged); /* has the same room */
+}
+
 /* Leaves that do not fit are left out, the last ones first. */
 static void unite(speci_drafters *all, speci_draft_seq *q, spec_tree *other, int32_t k)
 {
     for (; other->n > 1; other->n--) {
         if (spec_tree_union(&all->merged, NULL, q->tree, other) != SPEC_OK) continue;
-        for (int32_t i = 0; i < all->merged.n; i++) all->merged.q_row[i] = -1;
-        name_makers(q, &all->merged, k);
-        (void)spec_tree_copy(q->tree, &all->merged); /* has the same room */
+        take_merged(all, q, k);
         q->by = -1, q->builder = NULL;
         return;
     }
@@ -122,11 +128,20 @@ static void merge(speci_drafters *all, speci_draft_seq *q, const speci_draft_seq
     q->by = k, q->builder = asked->builder;
 }
 
-/* Rows of draft distributions are there once: those of the drafter that was asked last. */
-static void forget_rows(spec_tree *t)
+/* Rows of draft distributions are there once: those of the drafter that was asked last. Without its rows a tree is no draw. So a
+ * token stands but once among siblings: a tree that repeats some is united with itself. */
+static spec_status forget_rows(speci_drafters *all, speci_draft_seq *q)
 {
+    spec_tree *t = q->tree;
+    if (t->kind == SPEC_TREE_SAMPLED_IID) {
+        spec_status status;
+        while ((status = spec_tree_union(&all->merged, NULL, t, t)) == SPEC_E_FULL) t->n--; /* the session would cut it, too */
+        SPEC_TRY(status);
+        take_merged(all, q, 0);
+    }
     for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -1;
     t->kind = SPEC_TREE_DETERMINISTIC;
+    return SPEC_OK;
 }
 
 static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq *seqs, int32_t n)
@@ -140,7 +155,7 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
         }
         SPEC_TRY(ask_now(all, k, speci_draft_builder(&all->draft[k], builder), all->asked, n));
         for (int32_t i = 0; i < n; i++) {
-            if (all->draft[k].size.n_q > 0) forget_rows(seqs[i].tree);
+            if (all->draft[k].size.n_q > 0) SPEC_TRY(forget_rows(all, &seqs[i]));
             merge(all, &seqs[i], &all->asked[i], k);
         }
     }

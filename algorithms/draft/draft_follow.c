@@ -67,13 +67,18 @@ void speci_draft_commit_fed(model_draft *m, int32_t seq)
 
 /* --- what is to be fed --- */
 
+/* Where an engine of the application's fails in it, its sequence is ended: another one begins with all ids. */
 spec_status speci_draft_consume(model_draft *m, int32_t seq)
 {
     const speci_draft_site *site = m->d->site;
     const speci_prefill_hooks hooks = { .poll = site->stopped, .arg = site->stopped_arg };
     int32_t n;
     const int32_t *ids = speci_translated(&m->seqs[seq].own, &n), first = m->exec->kind->n_past(m->exec, seq);
-    return m->exec->kind->prefill(m->exec, seq, ids + first, first < n - 1 ? (size_t)(n - 1 - first) : 0, &hooks);
+    const spec_status status = m->exec->kind->prefill(m->exec, seq, ids + first, first < n - 1 ? (size_t)(n - 1 - first) : 0, &hooks);
+    if (status == SPEC_OK || status == SPEC_E_ABORTED || status == SPEC_E_DEVICE) return status;
+    m->exec->kind->end(m->exec, seq);
+    m->exec->kind->begin(m->exec, seq);
+    return status;
 }
 
 /* May `left` committed tokens stand in front of the draft, in one pass with them? */

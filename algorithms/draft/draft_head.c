@@ -87,13 +87,8 @@ static spec_status give(void *arg, int32_t first, int32_t n)
     return speci_draft_told_copy(g->m);
 }
 
-static bool stopped(void *arg)
-{
-    const speci_draft_site *site = ((const giving *)arg)->m->d->site;
-    return site->stopped && site->stopped(site->stopped_arg);
-}
-
-/* Rows of a prompt are applied as they come, but that in front of the pending token: its position is the root of a draft. */
+/* Rows of a prompt are applied as they come, but that in front of the pending token: its position is the root of a draft. Nothing stops
+ * this between passes: the rows do not come again. The target's prefill can be stopped in front of its next chunk. */
 static spec_status take_prompt(model_draft *m, const speci_draft_seq *q, const speci_draft_hidden *h)
 {
     model_seq *s = &m->seqs[q->seq];
@@ -103,7 +98,7 @@ static spec_status take_prompt(model_draft *m, const speci_draft_seq *q, const s
         int32_t n_ids;
         const int32_t *ids = speci_translated(&s->own, &n_ids);
         giving g = { m, h, s->n_told };
-        const speci_prefill_hooks hooks = { .poll = stopped, .give = give, .arg = &g };
+        const speci_prefill_hooks hooks = { .give = give, .arg = &g };
         SPEC_TRY(m->exec->kind->prefill(m->exec, q->seq, ids + s->n_told, (size_t)n, &hooks));
         s->n_told += n;
     }

@@ -36,7 +36,8 @@ typedef struct engine_seq {
     engine_adjust *adjust; /* NULL: logits count as they are */
     engine_text text;
     int32_t *ids, n_ids, cap_ids;
-    int32_t n_told;   /* ids that drafters know of; 0 = they have not begun */
+    int32_t n_begun;  /* drafters that have begun, the first ones; all of them unless one could not */
+    int32_t n_told;   /* ids that these know of */
     int32_t n_prompt; /* ids from here on were emitted since the latest prompt */
     int32_t n_limit;  /* most ids it may reach; INT32_MAX = none */
     int32_t n_end;    /* the same, as its request says */

@@ -59,19 +59,22 @@ void speci_sequence_end_drafters(spec_session *s, int32_t seq)
     speci_watch_forget(s, seq);
 }
 
-/* Drafters begin with a sequence, or see its next prompt as committed. */
+/* Drafters begin with a sequence, or see its next prompt as committed. One that could not begin does so with the next step. */
 static spec_status tell_prompt(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
-    for (int32_t k = 0; k < s->drafters.n; k++) {
+    const speci_draft_seq ask = speci_sequence_asked(s, seq);
+    for (int32_t k = 0; k < q->n_begun && q->n_told < q->n_ids; k++) {
         speci_draft *d = &s->drafters.draft[k];
-        const speci_draft_seq ask = speci_sequence_asked(s, seq);
-        const spec_status status = q->n_told == 0 && d->kind->prefill ? d->kind->prefill(d, &ask) : SPEC_OK;
-        if (status != SPEC_OK && q->live) speci_sequence_end_drafters(s, seq); /* they begin anew with the next step */
-        SPEC_TRY(status);
-        if (q->n_told > 0 && d->kind->committed) d->kind->committed(d, &ask, q->n_ids - q->n_told);
+        if (d->kind->committed) d->kind->committed(d, &ask, q->n_ids - q->n_told);
     }
     q->n_told = q->n_ids;
+    for (; q->n_begun < s->drafters.n; q->n_begun++) {
+        speci_draft *d = &s->drafters.draft[q->n_begun];
+        const spec_status status = d->kind->prefill ? d->kind->prefill(d, &ask) : SPEC_OK;
+        if (status != SPEC_OK && q->live && d->kind->end) d->kind->end(d, seq);
+        SPEC_TRY(status);
+    }
     return SPEC_OK;
 }
 
@@ -101,7 +104,7 @@ spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most,
     consumer c = { s, seq, false };
     const speci_prefill_hooks hooks = { .poll = poll, .chunk = s->tells_hidden ? tell_chunk : NULL, .arg = &c, .n_least = n_most };
     const spec_status status = s->exec->kind->prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
-    if (c.lost || (status != SPEC_OK && status != SPEC_E_ABORTED)) s->exec->kind->break_seq(s->exec, seq);
+    if (c.lost) s->exec->kind->break_seq(s->exec, seq);
     SPEC_TRY(status);
     if (n_done) *n_done = left - prompt_left(s, seq);
     if (prompt_left(s, seq) > 0) return SPEC_OK;

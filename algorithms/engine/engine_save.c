@@ -3,6 +3,7 @@
  * A saved sequence is a stream of bytes; integers and float32 of the header are little-endian:
  *     header     HEADER bytes, see code_header; its last 8 are the checksum of the rest of it
  *     ids        n_ids int32
+ *     text       n_text bytes: what was held back
  *     target     target_bytes: speci_exec_kind.write; n_ids - 1 positions, all but the pending token, target_recent of them
  *                behind the states of chunked scans
  *     drafters   n_drafter sections: SECTION bytes, see code_section, and as many of the drafter's own as they say
@@ -18,9 +19,9 @@
 
 static const char MAGIC[8] = "SPECSEQ"; /* with its zero */
 
-enum { VERSION = 3, HEADER = 192, SECTION = 32, KIND = 16, FAMILY = 24, IDS_MAX = INT32_MAX / 2, PIECE = 4096 };
+enum { VERSION = 4, HEADER = 192, SECTION = 32, KIND = 16, FAMILY = 24, IDS_MAX = INT32_MAX / 2, PIECE = 4096 };
 
-enum { FLAG_IGNORE_EOS = 1, FLAGS = 1 };
+enum { FLAG_IGNORE_EOS = 1, FLAG_TEXT = 2, FLAGS = 3 }; /* TEXT: the target had a tokenizer */
 
 /* --- the header --- */
 
@@ -33,7 +34,7 @@ typedef struct file_model {
 typedef struct file_header {
     char magic[8];
     uint32_t version, flags;
-    int32_t n_ids, n_limit; /* INT32_MAX = only the session's context */
+    int32_t n_ids, n_end; /* INT32_MAX = only the session's context */
     uint64_t n_step;
     spec_sampling sampling;
     file_model target;
@@ -41,6 +42,8 @@ typedef struct file_header {
     int32_t target_recent; /* positions behind the states of chunked scans */
     int32_t n_drafter;
     int32_t n_prompt;      /* ids in front of what was emitted since the latest prompt */
+    spec_text_stream stream;
+    int32_t n_text;
 } file_header;
 
 /* What a drafter of the saving session keeps. */
@@ -99,7 +102,7 @@ static void code_header(file_header *h, uint8_t *bytes, bool reads)
     file_coder c = { bytes, reads };
     code_bytes(&c, h->magic, sizeof h->magic);
     code32(&c, &h->version), code32(&c, &h->flags);
-    code32(&c, &h->n_ids), code32(&c, &h->n_limit);
+    code32(&c, &h->n_ids), code32(&c, &h->n_end);
     code64(&c, &h->n_step);
     code32(&c, &h->sampling.temperature), code32(&c, &h->sampling.top_k);
     code32(&c, &h->sampling.top_p), code32(&c, &h->sampling.min_p);
@@ -107,6 +110,8 @@ static void code_header(file_header *h, uint8_t *bytes, bool reads)
     code_model(&c, &h->target);
     code64(&c, &h->target_bytes);
     code32(&c, &h->target_recent), code32(&c, &h->n_drafter), code32(&c, &h->n_prompt);
+    code_bytes(&c, h->stream.held, sizeof h->stream.held);
+    code32(&c, &h->stream.n_held), code32(&c, &h->stream.n_tokens), code32(&c, &h->n_text);
     assert(c.at <= bytes + HEADER - 8);
 }
 
@@ -143,6 +148,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     t->ids = speci_alloc(s->a, (size_t)f->cap_ids, sizeof *t->ids);
     if (!t->ids) return SPEC_E_NOMEM;
     memcpy(t->ids, f->ids, (size_t)f->n_ids * sizeof *t->ids);
+    t->n_begun = s->drafters.n;
     t->n_ids = t->n_told = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit, t->n_end = f->n_end;
     t->n_prompt = f->n_prompt, t->stop = f->stop;
     t->n_step = f->n_step;
@@ -228,13 +234,13 @@ static spec_status put_ids(file_sink *f, const int32_t *ids, int32_t n)
 static spec_status header_of(const spec_session *s, int32_t seq, file_header *out)
 {
     const engine_seq *q = &s->seqs[seq];
-    file_header h = { .version = VERSION, .n_ids = q->n_ids, .n_step = q->n_step, .sampling = q->request.p.sampling,
+    file_header h = { .version = VERSION, .n_ids = q->n_ids, .n_end = q->n_end, .n_step = q->n_step, .sampling = q->request.p.sampling,
                       .target = describe(s->target), .target_recent = speci_exec_n_recent(s->exec, seq),
                       .n_drafter = s->drafters.n, .n_prompt = q->n_prompt };
     SPEC_TRY(speci_exec_seq_bytes(s->exec, seq, &h.target_bytes));
     memcpy(h.magic, MAGIC, sizeof h.magic);
-    h.n_limit = s->n_ctx > 0 && q->n_limit >= s->n_ctx ? INT32_MAX : q->n_limit;
     if (q->request.p.ignore_eos) h.flags |= FLAG_IGNORE_EOS;
+    if (q->text.tokenizer) h.flags |= FLAG_TEXT, h.stream = q->text.stream, h.n_text = (int32_t)(q->text.buf.n - q->text.n_told);
     *out = h;
     return SPEC_OK;
 }
@@ -286,6 +292,7 @@ spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write
     SPEC_TRY(header_of(s, seq, &h));
     SPEC_TRY(put_header(&f, &h));
     SPEC_TRY(put_ids(&f, q->ids, q->n_ids));
+    if (h.n_text > 0) SPEC_TRY(put(&f, q->text.buf.data + q->text.n_told, (size_t)h.n_text));
     SPEC_TRY(s->exec->kind->write(s->exec, seq, put, &f));
     for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(put_drafter(s, seq, &s->drafters.draft[k], &f));
     return put_checksum(&f);
@@ -384,9 +391,12 @@ static spec_status check_recent(const speci_exec *net, int32_t n_past, int32_t n
 static spec_status check_header(const spec_session *s, const file_header *h)
 {
     SPEC_TRY(check_target(&h->target, s->target));
-    if (h->n_ids < 1 || h->n_ids > IDS_MAX || h->n_limit < 0 || h->flags > FLAGS || h->n_drafter < 0)
+    if (h->n_ids < 1 || h->n_ids > IDS_MAX || h->n_end < 0 || h->flags > FLAGS || h->n_drafter < 0)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: %d ids, which may become %d, flags %u, %d drafters", h->n_ids,
-                          h->n_limit, h->flags, h->n_drafter);
+                          h->n_end, h->flags, h->n_drafter);
+    if (h->n_text < 0 || h->stream.n_held < 0 || h->stream.n_held > 3 || h->stream.n_tokens < 0)
+        return speci_fail(SPEC_E_FORMAT, "saved sequence: %d bytes of text held back, and %d of a character behind %d tokens", h->n_text,
+                          h->stream.n_held, h->stream.n_tokens);
     if (speci_sampling_check(&h->sampling) != SPEC_OK)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its sampling cannot be: temperature %g, top-k %d",
                           (double)h->sampling.temperature, h->sampling.top_k);
@@ -441,6 +451,22 @@ static spec_status skip(file_source *f, uint64_t n)
     return SPEC_OK;
 }
 
+/* The text goes on where it was: what was held back is told with the next step, unless a stop string is found in it. */
+static spec_status read_text(spec_session *s, engine_seq *q, const file_header *h, file_source *f)
+{
+    engine_text *t = &q->text;
+    uint8_t bytes[PIECE];
+    speci_text_begin(t, s->target, q->ids, (size_t)q->n_ids);
+    if (!t->tokenizer || !(h->flags & FLAG_TEXT)) return skip(f, (uint64_t)h->n_text);
+    t->stream = h->stream;
+    for (int32_t left = h->n_text, n; left > 0; left -= n) {
+        n = left < PIECE ? left : PIECE;
+        SPEC_TRY(get(f, bytes, (size_t)n));
+        SPEC_TRY(speci_buf_add(&t->buf, bytes, (size_t)n));
+    }
+    return SPEC_OK;
+}
+
 /* The drafter whose section this is, of those that have not read one; NULL: none. */
 static speci_draft *find_drafter(spec_session *s, const file_section *section, const bool *done)
 {
@@ -487,11 +513,11 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
                                    .ignore_eos = (h->flags & FLAG_IGNORE_EOS) != 0 };
     SPEC_TRY(speci_sequence_take_request(s, q, &request));
     SPEC_TRY(read_ids(s, q, h, f));
-    speci_text_begin(&q->text, s->target, q->ids, (size_t)q->n_ids);
+    SPEC_TRY(read_text(s, q, h, f));
     SPEC_TRY(speci_text_room(&q->text, &q->request, s->n_node + 1));
-    q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids;
-    q->n_end = h->n_limit;
-    q->n_limit = s->n_ctx > 0 && h->n_limit > s->n_ctx ? s->n_ctx : h->n_limit;
+    q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids, q->n_begun = s->drafters.n;
+    q->n_end = h->n_end;
+    q->n_limit = s->n_ctx > 0 && h->n_end > s->n_ctx ? s->n_ctx : h->n_end;
     SPEC_TRY(s->exec->kind->read(s->exec, seq, h->n_ids - 1, h->target_recent, h->target_bytes, get, f));
     SPEC_TRY(get_drafters(s, seq, h->n_drafter, f, done));
     SPEC_TRY(get_checksum(f));

@@ -145,10 +145,12 @@ spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *id
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(check_prompt(s, ids, n, q->n_ids));
     SPEC_TRY(speci_sequence_room(s, q, n));
-    if (request) SPEC_TRY(speci_sequence_take_request(s, q, request));
     speci_sequence_forget(s, seq);
+    /* A path that is pending is applied as decoded tokens are, in front of the prompt: what prefill applies must not depend on how many
+     * drafts were accepted. And an engine of the application's that refuses it does so before anything has changed. */
+    SPEC_TRY(s->exec->kind->flush(s->exec, seq));
+    if (request) SPEC_TRY(speci_sequence_take_request(s, q, request));
     speci_watch_forget(s, seq);
-    if (!s->tells_hidden) s->exec->kind->commit(s->exec, seq, NULL, 0); /* the path that is pending goes with the prompt, in place of a pass */
     SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
     q->n_prompt = q->n_ids;
     q->stop = SPEC_STOP_NONE;

@@ -14,7 +14,9 @@ static spec_status prefill_pass(net_exec *net, int32_t slot, const int32_t *ids,
 {
     net_seq *s = &net->seqs[slot];
     speci_net_describe_prefill(net, slot, ids, n, rows);
-    SPEC_TRY(speci_net_run(net, SPEC_PHASE_PREFILL, NULL));
+    const spec_status status = speci_net_run(net, SPEC_PHASE_PREFILL, NULL);
+    s->broken = status != SPEC_OK;
+    SPEC_TRY(status);
     s->parity ^= 1;
     s->n_past += n;
     return SPEC_OK;

@@ -11,10 +11,13 @@ static spec_status check_ids(const own_exec *own, const own_seq *s, const int32_
     return SPEC_OK;
 }
 
+/* Where it fails, whatever the status, the sequence is ended. */
 static spec_status give(own_exec *own, own_seq *s, const int32_t *ids, int32_t n)
 {
     const uint64_t before = speci_n_failure();
-    SPEC_TRY(speci_own_told(own, "prefill", before, own->app->prefill(own->app->user_data, s->seq, ids, (size_t)n)));
+    const spec_status status = own->app->prefill(own->app->user_data, s->seq, ids, (size_t)n);
+    s->broken = status != SPEC_OK;
+    SPEC_TRY(speci_own_told(own, "prefill", before, status));
     s->n_past += n;
     return SPEC_OK;
 }
