@@ -244,12 +244,11 @@ typedef enum spec_activation {
                         glu and add, y f32 */
 } spec_activation;
 
-/* Weights of SPEC_DTYPE_Q8_0 are rows of spec_q8_block (spec_blocks.h). A block's values are exact wherever they are computed in
- * decode passes; prefill may round them to the compute type.
- *
- * Those of the other blocks, Q4_0 to Q6_K, are rows of the blocks of that name there. A weight's value is what its block's formula
- * gives in float32, rounded to the compute type: in products and embeddings, in decode and prefill passes. So a backend may take
- * the matrix for one of the compute type, which it keeps in less memory. */
+/* Weights of SPEC_DTYPE_Q8_0 are rows of spec_q8_block, those of Q4_0 to Q6_K rows of the blocks of that name (spec_blocks.h). In products
+ * of decode passes no weight is rounded: of each group of inputs that share a scale, 32 or, of Q6_K, 16, a product adds
+ *   (d f) sum of (q - o) x,  and with a minimum  m' sum of x,  m' = m or -(m fm)
+ * in float32; in float32 as the compute type a backend may sum values instead. Prefill may round values to the compute type. Embeddings have
+ * values of Q8_0 as they are, those of other blocks rounded to the compute type. */
 
 /* A matrix [n_out][n_in], its rows gathered from parts in order. With glu, rows [0, n_out/2) are the gate and
  * rows [n_out/2, n_out) what it multiplies; a backend may interleave them. */

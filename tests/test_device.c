@@ -393,8 +393,8 @@ spec_weight *test_weight(const test_device *d, double *v, int32_t n_out, int32_t
     test_ok(d->ops->weight_open(d->dev, &w, &desc), "weight_open");
     assert_true(d->ops->weight_bytes(d->dev, &desc) >= (blocks ? (size_t)n_out * row : n * 2));
     free(host);
-    if (dtype == SPEC_DTYPE_Q8_0) return w; /* exact */
-    if (!blocks) test_round_all(v, n, dtype);
+    if (blocks) return w; /* exact */
+    test_round_all(v, n, dtype);
     if (compute != SPEC_DTYPE_F32) test_round_all(v, n, compute);
     return w;
 }

@@ -312,8 +312,9 @@ static void run_case(const test_device *d, const linear_case *c, bool behind)
         if (behind) support_plan_run(d, t.op, t.n_op, t.step, c->rows, 1);
         else test_run(d, t.op, t.step, c->rows);
         double *got = test_read(&t.by);
-        /* Prefill may round a weight of Q8_0 to the compute type; x is, between norm and product. */
-        const spec_dtype rounded = (c->weight == Q8 && c->prefill) || behind ? c->compute : c->y;
+        /* Decode passes sum a block's whole numbers, exactly as it says; prefill may round its values to the compute type. x is rounded,
+         * between norm and product. */
+        const spec_dtype rounded = (c->weight >= Q8 && c->prefill) || behind ? c->compute : c->y;
         test_compare(d, c->name, "y", got, t.y, c->rows, t.n_y, test_tolerance(rounded));
         free(got);
     }

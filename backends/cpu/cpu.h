@@ -49,10 +49,10 @@
  * Both orders are the same for every number of rows, which is what path invariance asks. (Matrix tiles have an order of their own:
  * cpu_linear_amx.c.)
  * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. Of other blocks they
- * are what cpu_block_scales says, and are summed as what they become. */
+ * are what cpu_block_scales says; cpu_blocks_fn says how they are summed. */
 enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64,
-       CPU_FEW = 2 /* rows of two tasks done together; of blocks that are unpacked in registers */ };
+       CPU_FEW = 2 /* rows of two tasks done together; of blocks whose numbers stay in registers */ };
 
 enum { CPU_STATE_MAX = 1024 /* values of a row of a state */, CPU_FORMATS = 16 /* values of spec_dtype, with room */ };
 
@@ -79,16 +79,16 @@ static inline const cpu_q8_panel *cpu_q8_near(const cpu_q8_panel *w, const cpu_q
 
 /* Of other blocks (spec_block_form), a panel's block is, of 32 lanes each: d; m if there is one; f [n_f], with m also fm [n_f], bytes;
  * then of each group of 32 inputs low [4], words of the low four bits of eight numbers, and high [n_high], words of the other bits of
- * 32 / n_high. Inputs become numbers of the compute type a block of K at a time, and are multiplied as such weights. */
+ * 32 / n_high. The lower half of a word has the even inputs, the upper one the odd, both ascending from the lowest bit: so a shift
+ * brings pairs of inputs to places in pairs of 16 bits. */
 static inline size_t cpu_block_scales(const spec_block_form *f) /* bytes in front of the groups */
 {
     return (size_t)(CPU_PANEL * (2 + f->n_f) * (1 + f->has_m));
 }
-/* Where products take values from tables (w->tables), the low four bits of a group stand as words of 16 bits [2][4][32 inputs], those of
- * four outputs each, the first one lowest: input k of output o. */
-static inline size_t cpu_table_word(size_t o, int k) { return o / 4 * SPEC_SMALL_BLOCK + (size_t)k; }
-static inline int cpu_table_shift(size_t o) { return (int)(o % 4) * 4; }
 static inline size_t cpu_block_group(const spec_block_form *f) { return (size_t)(CPU_PANEL * 4 * (4 + f->n_high)); }
+/* Where number k of a group is in its word, k / 8 of low, k n_high / 32 of high. */
+static inline int cpu_low_shift(int k) { return k % 8 / 2 * 4 + k % 2 * 16; }
+static inline int cpu_high_shift(int k, int n_high) { return k % (32 / n_high) / 2 * n_high + k % 2 * 16; }
 
 typedef struct cpu_loops cpu_loops; /* below */
 
@@ -105,7 +105,7 @@ typedef struct cpu_format {
     void (*row)(const spec_weight *w, const uint8_t *panel, size_t lane, float *out);
     void (*unpack)(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
                    size_t ld);
-    /* Multiplied as the compute type (cpu_format_blocks.c); else NULL. */
+    /* Of blocks other than Q8_0 (cpu_format_blocks.c); else NULL. */
     const spec_block_form *form;
     void (*parts)(spec_block_parts *to, const void *block);
 } cpu_format;
@@ -114,12 +114,21 @@ extern const cpu_format speci_cpu_format_q4_0, speci_cpu_format_q4_1, speci_cpu_
     speci_cpu_format_q4_k, speci_cpu_format_q5_k, speci_cpu_format_q6_k;
 const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
 
-/* The same of blocks (form), rounded to `type`; n_row <= CPU_FEW. */
-typedef void cpu_blocks_fn(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
-                           const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add);
+/* t = x w of weights in blocks, where the compute type has 16 bits: of each group of inputs that share a scale, 32 or, of Q6_K, 16,
+ *   t = t + (d f) sum of (q - o) x,  then with a minimum  t = t + m' sum of x,  m' = m or -(m fm)   (spec_blocks.h)
+ * both fused multiply-adds (portable: not fused), the groups in order, t 0 at first. q - o is exact in either type, so no weight is
+ * rounded. The sum of (q - o) x begins at zero: one chain, or that of the instruction. All of K of n_panel panels; t [n_row][CPU_TASK_OUT] */
+typedef struct cpu_blocks_x {
+    const void *x;       /* [n_row][ldx], float32 or bf16 */
+    size_t ldx;
+    const float *sum;    /* [n_row][n_k / 32], of each 32 inputs; NULL where there is no minimum */
+} cpu_blocks_x;
+typedef void cpu_blocks_fn(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+                           const cpu_blocks_x *x, int32_t n_row, int32_t n_k);
 
-/* t [n_row][CPU_TASK_OUT], all of K of n_panel panels of w->tables; x in pairs [n_in / 2][ldx][2] from the first row on, bf16 */
-typedef void cpu_tables_fn(float *t, const spec_weight *w, const uint8_t *panel, int32_t n_panel, const void *x, size_t ldx, int32_t n_row);
+/* t (as cpu_product_fn has it) of blocks' values in float32, of up to CPU_FEW rows, x in float32 */
+typedef void cpu_values_fn(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const float *x,
+                           size_t ldx, int32_t n_row, int32_t n_k, bool add);
 
 typedef struct cpu_isa {
     const char *name;
@@ -127,19 +136,16 @@ typedef struct cpu_isa {
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
     cpu_product_fn *product[CPU_FORMATS]; /* by the format of w; x is f32. NULL = the portable one */
     cpu_product_fn *product_bf16[CPU_FORMATS]; /* likewise where activations are bf16, as x is; NULL = product */
-    /* Around the products of up to CPU_ROW_BLOCK rows by one thread; one: of a single row in all. NULL = nothing to do */
-    void (*enter)(const spec_weight *w, int32_t n_row, bool one);
+    /* Around the products of up to CPU_ROW_BLOCK rows by one thread. NULL = nothing to do */
+    void (*enter)(const spec_weight *w, int32_t n_row);
     void (*leave)(void);
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
-    /* Of a panel's blocks the first n_k inputs, whole groups, as bf16 in pairs: out [n_k / 2][32][2]. There where there are pairs */
-    void (*unpack_pairs)(void *out, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
-    cpu_blocks_fn *blocks_few;        /* of few rows, unpacked in registers: where there are pairs of such weights (x is pairs_x), else of all
-                                         (x is f32). NULL = unpacked to memory first */
-    cpu_tables_fn *tables;            /* of four-bit blocks, where there are pairs; NULL = as numbers */
-    void (*tables_x)(uint32_t *out, const uint16_t *x, size_t ldx, int32_t n_row, int32_t n_k); /* x [n_row][n_k] -> [n_k / 2][n_row][2] */
+    cpu_blocks_fn *blocks;            /* x is f32. NULL = the portable one */
+    cpu_blocks_fn *blocks_bf16;       /* likewise where activations are bf16, as x is; NULL = blocks */
+    cpu_values_fn *values_few;        /* of few rows, unpacked in registers, where activations are float32. NULL = unpacked to memory */
     bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
     const cpu_loops *loops;
 } cpu_isa;
@@ -147,7 +153,8 @@ typedef struct cpu_isa {
 extern const cpu_isa speci_cpu_isa_portable; /* always there */
 #if CPU_X86
 extern const cpu_isa speci_cpu_isa_avx2, speci_cpu_isa_avx512, speci_cpu_isa_avx512bf16, speci_cpu_isa_amx;
-cpu_product_fn speci_cpu_avx512_f32, speci_cpu_avx512_bf16, speci_cpu_avx512_f16, speci_cpu_avx512_q8_0; /* of both the latter */
+cpu_product_fn speci_cpu_avx512_f32, speci_cpu_avx512_bf16, speci_cpu_avx512_f16, speci_cpu_avx512_q8_0; /* of those with AVX-512 */
+cpu_blocks_fn speci_cpu_avx512_blocks;
 #endif
 
 /* ----------------------------------------------------------------------------- other inner loops --- */
@@ -181,6 +188,8 @@ struct cpu_loops {
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
     /* The first n_k inputs of a panel's blocks, whole groups, rounded to `type`: out [n_k][ld], 32 columns */
     void (*unpack)(float *out, size_t ld, spec_dtype type, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
+    /* The sums of each 32 of n values of a type */
+    void (*group_sums)(float *out, const void *x, spec_dtype dtype, size_t n);
     /* t = act(t), of a product that `scale` then multiplies */
     void (*activate)(float *t, spec_activation act, float scale, size_t n);
     /* One row of spec_norm_args; y is f32. gate may be NULL */
@@ -259,7 +268,6 @@ struct spec_weight {
     int32_t n_panel;     /* with glu: gate panel 0, up panel 0, gate panel 1, ... */
     int32_t n_k;         /* n_in, made even for pairs */
     bool pairs;               /* what is multiplied lies in pairs */
-    bool tables;              /* four-bit blocks for cpu_isa.tables */
     const cpu_format *format; /* as stored */
     spec_dtype compute;
     size_t panel_bytes;
@@ -312,7 +320,7 @@ spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spe
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
 /* Where a panel's inputs from k0 on begin, k0 a multiple of CPU_K_BLOCK: bytes. */
 size_t speci_cpu_weight_offset(const spec_weight *w, int32_t k0);
-/* The type whose product multiplies it, unless it is one of pairs: blocks become float32, rounded to the compute type. */
+/* The type whose product multiplies it, unless it is one of pairs: blocks become float32, where activations are. */
 static inline spec_dtype cpu_weight_type(const spec_weight *w) { return w->format->form ? SPEC_DTYPE_F32 : w->format->dtype; }
 /* Row `row` of the matrix as float32 [n_in]. */
 void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
@@ -362,6 +370,9 @@ void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, f
 /* x as float32: as it is, or a copy in the queue, if that has room for it (until the queue's next product). */
 bool speci_cpu_x_has_room(const spec_queue *q, const spec_linear_args *a);
 spec_view speci_cpu_x_f32(spec_queue *q, const spec_linear_args *a);
+/* What a product of blocks reads of rows [first, first + n_row), as float32 or where it is; and how many rows the queue has room for. */
+cpu_blocks_x speci_cpu_x_blocks(spec_queue *q, const spec_linear_args *a, int32_t first, int32_t n_row, bool as_f32);
+int32_t speci_cpu_x_blocks_rows(const spec_queue *q, const spec_linear_args *a, bool as_f32);
 #if defined(SPEC_HAVE_BLAS)
 /* The same product through OpenBLAS (prefill passes only). */
 bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a);

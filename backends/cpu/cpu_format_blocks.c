@@ -1,26 +1,10 @@
-/* cpu_format_blocks.c - weights in the blocks of GGUF files (layout: cpu_block_scales in cpu.h). Their values are rounded to the compute
- * type wherever they are used. */
+/* cpu_format_blocks.c - weights in the blocks of GGUF files (layout: cpu_block_scales in cpu.h). Who takes their values (embeddings, and
+ * library products of prefill passes) takes them rounded to the compute type. */
 #include "backends/cpu/cpu.h"
 #include "core/core_half.h"
 
-/* The low four bits of a lane's numbers k .. k + 7 of a group. */
-static void put_low(uint8_t *group, const uint8_t *q, size_t lane, int k, bool tables)
-{
-    uint16_t *const words = (void *)group;
-    uint32_t low = 0;
-    for (int i = 0; i < 8; i++) low |= (q[i] & 15u) << 4 * i;
-    if (!tables) ((uint32_t *)(void *)group)[k / 8 * CPU_PANEL + (int)lane] = low;
-    for (int i = 0; i < 8 && tables; i++) words[cpu_table_word(lane, k + i)] |= (uint16_t)((q[i] & 15u) << cpu_table_shift(lane));
-}
-
-static unsigned low_of(const uint8_t *group, size_t lane, int k, bool tables)
-{
-    if (tables) return (unsigned)((const uint16_t *)(const void *)group)[cpu_table_word(lane, k)] >> cpu_table_shift(lane) & 15u;
-    return ((const uint32_t *)(const void *)group)[k / 8 * CPU_PANEL + (int)lane] >> 4 * (k % 8) & 15u;
-}
-
 /* A block of one lane to its places. */
-static void put_lane(uint8_t *panel, const spec_block_form *f, const spec_block_parts *from, size_t lane, bool tables)
+static void put_lane(uint8_t *panel, const spec_block_form *f, const spec_block_parts *from, size_t lane)
 {
     uint16_t *const d = (void *)panel;
     uint8_t *const scale = panel + 2 * CPU_PANEL * (1 + f->has_m) + lane;
@@ -30,13 +14,11 @@ static void put_lane(uint8_t *panel, const spec_block_form *f, const spec_block_
         scale[i * CPU_PANEL] = from->f[i * 16 / f->n_f];
         if (f->has_m) scale[(f->n_f + i) * CPU_PANEL] = from->fm[i * 16 / f->n_f];
     }
-    for (int k = 0; k < f->n_value; k += 8) {
-        const int in = k % SPEC_SMALL_BLOCK, bit = in * f->n_high;
+    for (int k = 0; k < f->n_value; k++) {
+        const int in = k % SPEC_SMALL_BLOCK;
         uint32_t *const group = (void *)(panel + cpu_block_scales(f) + (size_t)(k / SPEC_SMALL_BLOCK) * cpu_block_group(f));
-        uint32_t high = 0;
-        put_low((uint8_t *)group, from->q + k, lane, in, tables);
-        for (int i = 0; i < 8 && f->n_high > 0; i++) high |= (uint32_t)(from->q[k + i] >> 4) << i * f->n_high;
-        if (f->n_high > 0) group[(4 + bit / 32) * CPU_PANEL + (int)lane] |= high << bit % 32;
+        group[in / 8 * CPU_PANEL + (int)lane] |= (from->q[k] & 15u) << cpu_low_shift(in);
+        if (f->n_high > 0) group[(4 + in * f->n_high / 32) * CPU_PANEL + (int)lane] |= (uint32_t)(from->q[k] >> 4) << cpu_high_shift(in, f->n_high);
     }
 }
 
@@ -50,7 +32,7 @@ static void pack(const spec_weight *w, uint8_t *panel, const uint8_t *const src[
         for (int32_t i = 0; src[lane] && i < w->n_k / format->block; i++) {
             memcpy(block, src[lane] + (size_t)i * format->source_bytes, format->source_bytes);
             format->parts(&parts, block);
-            put_lane(panel + (size_t)i * format->panel_bytes, format->form, &parts, lane, w->tables);
+            put_lane(panel + (size_t)i * format->panel_bytes, format->form, &parts, lane);
         }
 }
 
@@ -60,14 +42,15 @@ static float rounded(float v, spec_dtype type)
 }
 
 /* Input k of a block's lane, in float32. */
-static float value_of(const uint8_t *panel, const spec_block_form *f, size_t lane, int k, bool tables)
+static float value_of(const uint8_t *panel, const spec_block_form *f, size_t lane, int k)
 {
     const uint16_t *const d = (const void *)panel;
     const uint8_t *const scale = panel + 2 * CPU_PANEL * (1 + f->has_m) + lane;
-    const int in = k % SPEC_SMALL_BLOCK, bit = in * f->n_high, i = k * f->n_f / f->n_value;
+    const int in = k % SPEC_SMALL_BLOCK, i = k * f->n_f / f->n_value;
     const uint32_t *const group = (const void *)(panel + cpu_block_scales(f) + (size_t)(k / SPEC_SMALL_BLOCK) * cpu_block_group(f));
-    int q = (int)low_of((const uint8_t *)group, lane, in, tables);
-    if (f->n_high > 0) q |= (int)(group[(4 + bit / 32) * CPU_PANEL + (int)lane] >> bit % 32 & ((1u << f->n_high) - 1)) << 4;
+    int q = (int)(group[in / 8 * CPU_PANEL + (int)lane] >> cpu_low_shift(in) & 15u);
+    if (f->n_high > 0)
+        q |= (int)(group[(4 + in * f->n_high / 32) * CPU_PANEL + (int)lane] >> cpu_high_shift(in, f->n_high) & ((1u << f->n_high) - 1)) << 4;
     const float by = f->n_f == 0 ? 1.0f : f->n_f == 8 ? (float)scale[i * CPU_PANEL] : (float)(int8_t)scale[i * CPU_PANEL];
     const float v = speci_from_f16(d[lane]) * by * (float)(q - f->middle);
     if (!f->has_m) return v;
@@ -80,11 +63,10 @@ static void row(const spec_weight *w, const uint8_t *panel, size_t lane, float *
     const cpu_format *const format = w->format;
     for (int32_t k = 0; k < w->n_in; k++) {
         const uint8_t *const block = panel + (size_t)(k / format->block) * format->panel_bytes;
-        out[k] = rounded(value_of(block, format->form, lane, k % format->block, w->tables), w->compute);
+        out[k] = rounded(value_of(block, format->form, lane, k % format->block), w->compute);
     }
 }
 
-/* Not of tables: whoever has these multiplies with them in prefill passes too. */
 static void unpack(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
                    size_t ld)
 {

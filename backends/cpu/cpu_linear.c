@@ -75,6 +75,74 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
     }
 }
 
+/* --- blocks --- */
+
+/* q - o of a group: out [32 inputs][32 lanes]; n_high is a constant where this is called. */
+static inline __attribute__((always_inline)) void unpack_numbers(float (*restrict out)[CPU_PANEL], const uint32_t *restrict group, int n_high,
+                                                                 int middle)
+{
+    for (int k = 0; k < SPEC_SMALL_BLOCK; k++) {
+        const uint32_t *const low = group + k / 8 * CPU_PANEL, *const high = group + (4 + k * n_high / 32) * CPU_PANEL;
+        const int at = cpu_low_shift(k), high_at = n_high ? cpu_high_shift(k, n_high) : 0, mask = (1 << n_high) - 1;
+        for (size_t o = 0; o < CPU_PANEL; o++) {
+            int q = (int)(low[o] >> at & 15u);
+            if (n_high > 0) q |= ((int)(high[o] >> high_at) & mask) << 4;
+            out[k][o] = (float)(q - middle);
+        }
+    }
+}
+
+static void numbers_of(float (*out)[CPU_PANEL], const spec_block_form *f, const uint32_t *group)
+{
+    if (f->n_high == 2) unpack_numbers(out, group, 2, f->middle);
+    else if (f->n_high == 1) unpack_numbers(out, group, 1, f->middle);
+    else unpack_numbers(out, group, 0, f->middle);
+}
+
+/* d f of part `part` of group g (Q6_K's have two), and m': of each lane */
+static void scales_of(float scale[CPU_PANEL], float add[CPU_PANEL], const spec_block_form *f, const uint8_t *block, int g, int part)
+{
+    const uint16_t *const d = (const void *)block;
+    const uint8_t *const by = block + 2 * CPU_PANEL * (1 + f->has_m), *const at = by + (f->n_f == 16 ? 2 * g + part : g) * CPU_PANEL;
+    for (size_t o = 0; o < CPU_PANEL; o++) {
+        scale[o] = speci_from_f16(d[o]) * (f->n_f == 0 ? 1.0f : f->n_f == 8 ? (float)at[o] : (float)(int8_t)at[o]);
+        if (f->has_m) add[o] = f->n_f == 0 ? speci_from_f16(d[CPU_PANEL + o]) : -(speci_from_f16(d[CPU_PANEL + o]) * (float)at[8 * CPU_PANEL + o]);
+    }
+}
+
+/* out = out + scale sum of n inputs' products (+ add x_sum) */
+static void add_part(float *restrict out, const float (*restrict q)[CPU_PANEL], const float *restrict scale, const float *restrict add, const float *restrict x,
+                     int n, const float *x_sum)
+{
+    float acc[CPU_PANEL] = { 0 };
+    for (int k = 0; k < n; k++)
+        for (size_t o = 0; o < CPU_PANEL; o++) acc[o] += x[k] * q[k][o];
+    for (size_t o = 0; o < CPU_PANEL; o++) out[o] += scale[o] * acc[o];
+    for (size_t o = 0; o < CPU_PANEL && x_sum; o++) out[o] += add[o] * *x_sum;
+}
+
+static void product_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
+                           int32_t n_row, int32_t n_k)
+{
+    const int n_part = form->n_f == 16 ? 2 : 1, n_in_part = SPEC_SMALL_BLOCK / n_part, n_in_block = form->n_value / SPEC_SMALL_BLOCK;
+    const size_t n_group = (size_t)(n_k / SPEC_SMALL_BLOCK), block_bytes = cpu_block_scales(form) + (size_t)n_in_block * cpu_block_group(form);
+    float q[SPEC_SMALL_BLOCK][CPU_PANEL], scale[CPU_PANEL], add[CPU_PANEL];
+    memset(t, 0, (size_t)n_row * CPU_TASK_OUT * sizeof *t);
+    for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes)
+        for (size_t i = 0; i < n_group; i++) {
+            const int g = (int)i % n_in_block;
+            const uint8_t *const block = w + i / (size_t)n_in_block * block_bytes;
+            numbers_of(q, form, (const void *)(block + cpu_block_scales(form) + (size_t)g * cpu_block_group(form)));
+            for (int part = 0; part < n_part; part++) {
+                scales_of(scale, add, form, block, g, part);
+                for (int32_t r = 0; r < n_row; r++)
+                    add_part(t + r * CPU_TASK_OUT, (const float (*)[CPU_PANEL])(q + part * n_in_part), scale, add,
+                             (const float *)x->x + (size_t)r * x->ldx + i * SPEC_SMALL_BLOCK + (size_t)(part * n_in_part), n_in_part,
+                             x->sum ? x->sum + (size_t)r * n_group + i : NULL);
+            }
+        }
+}
+
 static bool always(void)
 {
     return true;
@@ -85,6 +153,7 @@ const cpu_isa speci_cpu_isa_portable = {
     .supported = always,
     .product = { [SPEC_DTYPE_F32] = product_f32, [SPEC_DTYPE_BF16] = product_bf16, [SPEC_DTYPE_F16] = product_f16,
                  [SPEC_DTYPE_Q8_0] = product_q8_0 },
+    .blocks = product_blocks,
     .loops = &speci_cpu_loops_portable,
 };
 
@@ -98,7 +167,8 @@ typedef struct linear_job {
     int32_t n_row, n_task;
     int32_t first;     /* row */
     spec_view x;       /* the operation's, or its copy in x_type */
-    const void *pairs; /* the same as cpu_isa.tables reads it; else NULL */
+    cpu_blocks_fn *blocks; /* instead of product; else NULL */
+    cpu_blocks_x of_blocks;
 } linear_job;
 
 enum {
@@ -148,22 +218,18 @@ static void product_block(const linear_job *job, cpu_product_fn *multiply, float
     }
 }
 
-/* The same where panels' blocks become numbers first. */
+/* The same where panels' blocks become float32 first. */
 static void product_unpacked(const linear_job *job, cpu_product_fn *multiply, float *t, const uint8_t *panel, int32_t n_panel,
                              const uint8_t *next, int32_t first, int32_t n_row, int32_t k, int32_t n_k)
 {
     const spec_weight *w = job->a->w;
-    const cpu_isa *isa = job->dev->isa;
     float tile[CPU_TASK_PANELS][CPU_K_BLOCK * CPU_PANEL];
-    for (int32_t p = 0; p < n_panel; p++) {
-        const uint8_t *const from = panel + (size_t)p * w->panel_bytes;
-        if (w->pairs) isa->unpack_pairs(tile[p], w->format->form, from, n_k);
-        else job->dev->loops->unpack(tile[p], CPU_PANEL, w->compute, w->format->form, from, n_k);
-    }
+    for (int32_t p = 0; p < n_panel; p++)
+        job->dev->loops->unpack(tile[p], CPU_PANEL, SPEC_DTYPE_F32, w->format->form, panel + (size_t)p * w->panel_bytes, n_k);
     product_block(job, multiply, t, (const uint8_t *)tile, sizeof tile[0], n_panel, next, first, n_row, k, n_k);
 }
 
-/* The same of few rows, by instruction sets that need no memory for the numbers. */
+/* The same of few rows, by instruction sets that need no memory for the values. */
 static void product_few_unpacked(const linear_job *job, float *t, const uint8_t *panel, int32_t n_panel, int32_t first, int32_t n_row,
                                  int32_t k, int32_t n_k)
 {
@@ -171,7 +237,7 @@ static void product_few_unpacked(const linear_job *job, float *t, const uint8_t 
     float buf[CPU_FEW * CPU_K_BLOCK];
     size_t ldx;
     const void *x = x_block(job, buf, &ldx, first, n_row, k, n_k);
-    job->dev->isa->blocks_few(t, w->format->form, w->compute, panel, w->panel_bytes, n_panel, x, ldx, n_row, n_k, k > 0);
+    job->dev->isa->values_few(t, w->format->form, panel, w->panel_bytes, n_panel, x, ldx, n_row, n_k, k > 0);
 }
 
 /* t [n_row][64] = the outputs of n_panel panels from the task's first on, for rows first .. */
@@ -180,12 +246,14 @@ static void product_rows(const linear_job *job, cpu_product_fn *multiply, float 
 {
     const spec_weight *w = job->a->w;
     const uint8_t *const first_panel = w->data + (size_t)task * CPU_TASK_PANELS * w->panel_bytes;
-    const cpu_isa *isa = job->dev->isa;
-    if (w->tables) {
-        isa->tables(t, w, first_panel, n_panel, (const uint32_t *)job->pairs + first, (size_t)job->n_row, n_row);
+    if (job->blocks) {
+        const cpu_blocks_x *const all = &job->of_blocks;
+        const size_t n_group = (size_t)(w->n_k / SPEC_SMALL_BLOCK);
+        const cpu_blocks_x x = { cpu_item(all->x, job->x_type, (size_t)first * all->ldx), all->ldx, all->sum ? all->sum + (size_t)first * n_group : NULL };
+        job->blocks(t, w->format->form, first_panel, w->panel_bytes, n_panel, &x, n_row, w->n_k);
         return;
     }
-    const bool few = w->format->form && n_row <= CPU_FEW && isa->blocks_few && w->pairs == (isa->bf16_pairs != NULL);
+    const bool few = w->format->form && n_row <= CPU_FEW && job->dev->isa->values_few;
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
         const int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
         const bool last = k + n_k == w->n_k;
@@ -212,7 +280,7 @@ static void do_task(const linear_job *job, int32_t task)
     for (int32_t r = 0; r < job->n_row; r += CPU_ROW_BLOCK) {
         const cpu_isa *isa = job->dev->isa;
         int32_t n = cpu_min(CPU_ROW_BLOCK, job->n_row - r);
-        if (isa->enter) isa->enter(job->a->w, n, job->n_row == 1);
+        if (isa->enter) isa->enter(job->a->w, n);
         product_rows(job, job->product, t, task, n_panel, r, n);
         if (isa->leave) isa->leave();
         speci_cpu_linear_store(job->dev, job->a, t, task, job->first + r, n);
@@ -282,18 +350,21 @@ static void choose_product(linear_job *job, const cpu_isa *isa, const spec_weigh
     }
 }
 
-/* As many rows at a time as the queue has room for in pairs; one row is one as it is. */
-static void linear_tables(spec_queue *q, linear_job *job, int32_t n_row)
+/* Blocks, in 16-bit compute types: as many rows at a time as the queue has room for. */
+static spec_status linear_blocks(spec_queue *q, linear_job *job)
 {
-    const spec_linear_args *a = job->a;
-    const int32_t most = cpu_max((int32_t)(q->x_n / (size_t)a->n_in), 1);
-    for (int32_t n; job->first < n_row; job->first += n) {
-        const uint16_t *x = cpu_at(&a->x, job->first, 0);
-        n = job->n_row = cpu_min(most, n_row - job->first);
-        job->pairs = n == 1 ? (const void *)x : q->x;
-        if (n > 1) job->dev->isa->tables_x((uint32_t *)(void *)q->x, x, (size_t)a->x.ld, n, a->n_in);
+    const cpu_isa *isa = job->dev->isa;
+    const bool bf16 = job->a->w->compute == SPEC_DTYPE_BF16 && isa->blocks_bf16;
+    const int32_t n_row = job->n_row, most = speci_cpu_x_blocks_rows(q, job->a, !bf16);
+    if (most < 1) return job->dev->host->fail(SPEC_E_INVALID, "linear: the queue was opened for products of fewer than %d inputs", job->a->n_in);
+    job->blocks = bf16 ? isa->blocks_bf16 : isa->blocks ? isa->blocks : speci_cpu_isa_portable.blocks;
+    job->x_type = bf16 ? SPEC_DTYPE_BF16 : SPEC_DTYPE_F32;
+    for (; job->first < n_row; job->first += job->n_row) {
+        job->n_row = cpu_min(most, n_row - job->first);
+        job->of_blocks = speci_cpu_x_blocks(q, job->a, job->first, job->n_row, !bf16);
         speci_cpu_parallel(job->dev->pool, job->n_task, linear_task, job);
     }
+    return SPEC_OK;
 }
 
 spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
@@ -307,16 +378,13 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
     linear_job job = { .dev = dev, .a = a, .n_row = cpu_rows(q), .n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS), .x = a->x };
-    if (w->tables) {
-        linear_tables(q, &job, job.n_row);
-        return SPEC_OK;
-    }
+    if (w->format->form && w->compute != SPEC_DTYPE_F32) return linear_blocks(q, &job);
     choose_product(&job, dev->isa, w);
     /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))
         job.x = speci_cpu_x_f32(q, a);
     /* Where each thread still has several turns: the last ones end apart by one. */
-    if (w->pairs && !w->format->form && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
+    if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
         speci_cpu_parallel(dev->pool, cpu_parts(job.n_task, 2), linear_two_tasks, &job);
     else speci_cpu_parallel(dev->pool, job.n_task, linear_task, &job);
     return SPEC_OK;

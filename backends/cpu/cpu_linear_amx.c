@@ -4,10 +4,7 @@
  * rounds to nearest and takes subnormal values for zero. K goes on in this sum to its end: an order of summation of its own, the same for
  * every number of rows, and whichever of the two is on the left.
  *
- * Two ways, which give the same bits:
- *   pairs    x on the left [row][32], weights on the right as they lie in pairs [16][output][2]; of blocks, unpacked to pairs
- *   tables   four-bit blocks on the left [output][32], x on the right in pairs [16][row][2]. Sixteen values of a block are made once, and a
- *            number is the place of one of them: of 32 numbers 5 operations, where 10 make each of them by itself.
+ * x is on the left [row][32], weights on the right as they lie in pairs [16][output][2]; numbers of blocks become such pairs first.
  * One row of Q8_0 is multiplied without tiles, by the same sums in their order: a third faster. */
 #define _GNU_SOURCE /* syscall */
 #include "backends/cpu/cpu.h"
@@ -50,14 +47,16 @@ TILE void zero_sums(void)
 
 /* --- pairs --- */
 
-/* Of a pass of n_row rows: sums 0 and 1 have the first sixteen, 2 and 3 the others. */
-static void configure_pairs(int32_t n_row)
+/* Of a pass of n_row rows: sums 0 and 1 have the first sixteen, 2 and 3 the others. n_pair: of inputs, at a time. */
+static void configure_pairs(int32_t n_row, int32_t n_pair)
 {
     tile_config c = { .palette = 1 };
     const uint8_t first = (uint8_t)cpu_min(n_row, DIM), second = (uint8_t)cpu_min(cpu_max(n_row - DIM, 1), DIM);
     for (int i = 0; i < 8; i++) c.bytes[i] = 4 * DIM, c.rows[i] = DIM;
     c.rows[0] = c.rows[1] = c.rows[4] = first;
     c.rows[2] = c.rows[3] = c.rows[5] = second;
+    c.bytes[4] = c.bytes[5] = (uint16_t)(4 * n_pair);
+    c.rows[6] = c.rows[7] = (uint8_t)n_pair;
     configure(&c);
 }
 
@@ -114,6 +113,18 @@ TILE void panel_pairs(float *t, const uint8_t *w, const uint8_t *x, size_t ldx, 
     memory_fence();
 }
 
+TILE void store_sums(float (*sum)[CPU_PANEL], bool second)
+{
+    enum { LD = CPU_PANEL * sizeof(float) };
+    _tile_stored(0, sum[0], LD);
+    _tile_stored(1, sum[0] + DIM, LD);
+    if (second) {
+        _tile_stored(2, sum[DIM], LD);
+        _tile_stored(3, sum[DIM] + DIM, LD);
+    }
+    memory_fence();
+}
+
 /* --- Q8_0: int8, which bf16 holds, in pairs; each block's sum begins at zero and is times the scale --- */
 
 typedef struct q8_pairs {
@@ -134,18 +145,11 @@ TILE void unpack_q8(q8_pairs *to, const cpu_q8_panel *block)
 TILE void step_q8(float *t, const q8_pairs *now, const uint16_t *scale, const uint8_t *x, size_t ldx, int32_t n_row, bool add, bool second,
                   q8_pairs *next, const cpu_q8_panel *next_block)
 {
-    enum { LD = CPU_PANEL * sizeof(float) };
     _Alignas(64) float sum[PASS][CPU_PANEL];
     zero_sums();
     step_pairs((const uint8_t *)now, x, ldx, second);
     if (next) unpack_q8(next, next_block);
-    _tile_stored(0, sum[0], LD);
-    _tile_stored(1, sum[0] + DIM, LD);
-    if (second) {
-        _tile_stored(2, sum[DIM], LD);
-        _tile_stored(3, sum[DIM] + DIM, LD);
-    }
-    memory_fence();
+    store_sums(sum, second);
     for (int32_t r = 0; r < n_row; r++)
         for (int h = 0; h < CPU_PANEL; h += DIM)
             put16(t + r * CPU_TASK_OUT + h, _mm512_load_ps(sum[r] + h), add, scale + h);
@@ -221,7 +225,7 @@ TILE void product_tiles(float *t, const uint8_t *w, size_t panel_bytes, int32_t 
     for (int32_t r = 0; r < n_row; r += PASS) {
         const int32_t n = cpu_min(PASS, n_row - r);
         const uint8_t *const in = x + (size_t)r * ldx;
-        if (n_row > PASS) configure_pairs(n);
+        if (n_row > PASS) configure_pairs(n, DIM);
         for (int32_t p = 0; p < n_panel; p++) {
             float *const out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
             const uint8_t *const panel = w + (size_t)p * panel_bytes;
@@ -229,7 +233,7 @@ TILE void product_tiles(float *t, const uint8_t *w, size_t panel_bytes, int32_t 
             else panel_of(out, panel, in, ldx, n, n_k, add, false, q8);
         }
     }
-    if (n_row > PASS) configure_pairs(PASS); /* as enter did: what follows may come in pieces of X_ROWS */
+    if (n_row > PASS) configure_pairs(PASS, DIM); /* as enter did: what follows may come in pieces of X_ROWS */
 }
 
 static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
@@ -246,204 +250,110 @@ static void product_q8(float *t, const void *w, size_t panel_bytes, int32_t n_pa
     else product_tiles(t, w, panel_bytes, n_panel, x, ldx * 2, n_row, n_k, add, true);
 }
 
-/* --- tables --- */
+/* --- blocks: numbers, which bf16 holds, in pairs; a group's sum, of Q6_K half a group's, begins at zero and is times the scale --- */
 
-/* Of one row the right side is x as it lies, a pair a row. */
-static void configure_tables(bool one)
-{
-    tile_config c = { .palette = 1 };
-    for (int i = 0; i < 8; i++) c.bytes[i] = one && i != 4 && i != 5 ? 4 : 4 * DIM, c.rows[i] = DIM;
-    configure(&c);
-}
+/* Pairs of a group, and where it lies. */
+typedef struct block_pairs {
+    _Alignas(64) uint32_t pair[DIM][CPU_PANEL];
+    group_place at;
+} block_pairs;
 
-/* Dwords [n_row][16] -> out [n][n_row], both at most 16; rows of `in` are so many bytes apart, those of `out` dwords. */
-TILE void transpose(uint32_t *out, size_t ldo, const void *in, size_t in_bytes, int n_row, int n)
+/* A group's numbers: [16 pairs][32 lanes] */
+TILE void unpack_numbers(uint32_t *out, const number_table *t, const uint32_t *group, int n_high)
 {
-    __m512i a[DIM], b[DIM];
     UNROLL
-    for (int i = 0; i < DIM; i++) a[i] = i < n_row ? _mm512_loadu_si512((const uint8_t *)in + (size_t)i * in_bytes) : _mm512_setzero_si512();
-    for (int i = 0; i < DIM; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    for (int i = 0; i < DIM; i += 4) {
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]), a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]), a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) { /* columns i, i + 4, ... of rows 0 .. 3 | 4 .. 7, and of 8 .. 11 | 12 .. 15 */
-        b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88), b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
-        b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88), b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        a[i] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88), a[i + 8] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd);
-        a[i + 4] = _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0x88), a[i + 12] = _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0xdd);
-    }
-    const __mmask16 some = (__mmask16)((1u << n_row) - 1);
-    for (int i = 0; i < n; i++) _mm512_mask_storeu_epi32((void *)(out + (size_t)i * ldo), some, a[i]);
+    for (int word = 0; word < 4; word++)
+        UNROLL
+        for (int h = 0; h < CPU_PANEL; h += DIM) {
+            const lane_words words = load_words(group + h, word, n_high);
+            UNROLL
+            for (int i = 0; i < 4; i++)
+                _mm512_store_ps((void *)(out + (4 * word + i) * CPU_PANEL + h), numbers(t, words, n_high, i, STEP_PAIRS));
+        }
 }
 
-/* The sixteen values of each of two outputs' blocks, those of `a` first. */
-TILE __m512i values_of(const float *scale, const float *add, int a, int b, int middle)
+/* t [n_row][32 of 64] of a panel, and sums of part `part` of a group; x_sum [n_row][ld_x]: those of x, or NULL */
+TILE void add_sums(float *t, group_place at, const spec_block_form *form, int part, const float (*sum)[CPU_PANEL], int32_t n_row, const float *x_sum,
+                   size_t ld_x, bool first)
 {
-    const __m512 q = sixteen_from(-middle);
-    const __m512 first = _mm512_fmadd_ps(q, _mm512_set1_ps(scale[a]), _mm512_set1_ps(add[a]));
-    const __m512 second = _mm512_fmadd_ps(q, _mm512_set1_ps(scale[b]), _mm512_set1_ps(add[b]));
-    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
-}
-
-/* A group of a panel: its values [half][output][32 inputs] and what they are made of. */
-typedef struct table_rows {
-    uint16_t value[2][DIM][STEP];
-    float scale[2 * DIM], add[2 * DIM];
-} table_rows;
-
-/* Where a group lies in a panel, and scales of its block from that one's first group on. */
-typedef struct table_place {
-    const uint8_t *panel;
-    int g;
-    half_scales s[2];
-} table_place;
-
-TILE void next_group(table_place *at, const spec_block_form *form)
-{
-    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
-    if (++at->g < n_group) return;
-    at->g = 0;
-    at->panel += cpu_block_scales(form) + (size_t)n_group * cpu_block_group(form);
-}
-
-/* The scales of a group. They are read back one by one, to be repeated in a register, which is free where they are in the cache by then. */
-TILE void unpack_scales(table_rows *to, table_place *at, const spec_block_form *form)
-{
-    _mm_prefetch((const char *)at->panel + (size_t)(at->g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        if (at->g == 0) block_scales(&at->s[h], at->panel, h, form->has_m);
-        group_scales_of(&at->s[h], at->panel, h, at->g, form->n_f, form->has_m);
-        _mm512_store_ps(to->scale + h * DIM, at->s[h].scale[0]);
-        _mm512_store_ps(to->add + h * DIM, at->s[h].add);
+    for (int h = 0; h < 2; h++, t += DIM) {
+        const __m512 scale = scale_of(at, form, h, part), minimum = x_sum ? minimum_of(at, form, h) : _mm512_setzero_ps();
+        for (int32_t r = 0; r < n_row; r++) {
+            __m512 v = first ? _mm512_setzero_ps() : _mm512_loadu_ps(t + r * CPU_TASK_OUT);
+            v = _mm512_fmadd_ps(scale, _mm512_load_ps(sum[r] + h * DIM), v);
+            if (x_sum) v = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x_sum[(size_t)r * ld_x]), v);
+            _mm512_storeu_ps(t + r * CPU_TASK_OUT, v);
+        }
     }
-    memory_fence(); /* else gcc takes them from the registers, by permutations that all wait for one port */
 }
 
-/* Eight outputs of a group, in words of four each (cpu_table_word): bits 0 to 3 of a place choose the value, bit 4 which output's. */
-TILE void unpack_quarter(table_rows *to, const table_place *at, int quarter, const spec_block_form *form)
+TILE void unpack_block_pairs(block_pairs *to, group_place at, const spec_block_form *form, const number_table *table, int n_high)
 {
-    const __m512i low = _mm512_set1_epi16(15), second = _mm512_set1_epi16(16);
-    const uint8_t *words = at->panel + cpu_block_scales(form) + (size_t)at->g * cpu_block_group(form) + quarter * 128;
-    UNROLL
-    for (int o = 8 * quarter; o < 8 * quarter + 8; o += 4, words += 64) {
-        uint16_t (*const out)[STEP] = to->value[0] + o;
-        const __m512i w = _mm512_loadu_si512((const void *)words);
-        const __m512i of01 = values_of(to->scale + o, to->add + o, 0, 1, form->middle), of32 = values_of(to->scale + o, to->add + o, 3, 2, form->middle);
-        _mm_prefetch((const char *)words + CPU_NEAR_BYTES, _MM_HINT_T0);
-        _mm512_store_si512(out[0], _mm512_permutexvar_epi16(_mm512_and_si512(w, low), of01));
-        _mm512_store_si512(out[1], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 4), low, second, 0xea), of01));
-        _mm512_store_si512(out[2], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 8), low, second, 0xea), of32));
-        _mm512_store_si512(out[3], _mm512_permutexvar_epi16(_mm512_srli_epi16(w, 12), of32));
-    }
+    to->at = at;
+    unpack_numbers(to->pair[0], table, words_of_group(at, form), n_high);
     memory_fence();
 }
 
-/* Multiplies group `now`, x [16 pairs][ldx], while the next one is unpacked, if there is one: by turns, else one waits for the other. */
-TILE void step_tables(const table_rows *now, const uint8_t *x, size_t ldx, bool second, table_rows *next, const table_place *at,
-                      const spec_block_form *form)
+/* t [n_row][32 of 64] of one panel, in tiles that are configured for n_row <= PASS rows and the pairs of a part; n_high is a constant where
+ * this is called, 2 is Q6_K's. */
+TILE void panel_tiles(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k, int n_high,
+                      bool second)
 {
-    if (next) unpack_quarter(next, at, 0, form);
-    _tile_loadd(6, x, ldx * 4);
-    _tile_loadd(4, now->value[0], sizeof now->value[0][0]);
-    if (second) _tile_loadd(7, x + 4 * DIM, ldx * 4);
-    if (next) unpack_quarter(next, at, 1, form);
-    _tile_dpbf16ps(0, 4, 6);
-    if (second) _tile_dpbf16ps(2, 4, 7);
-    if (next) unpack_quarter(next, at, 2, form);
-    _tile_loadd(5, now->value[1], sizeof now->value[1][0]);
-    if (next) unpack_quarter(next, at, 3, form);
-    _tile_dpbf16ps(1, 5, 6);
-    if (second) _tile_dpbf16ps(3, 5, 7);
-    memory_fence();
-}
-
-/* Sums [32 outputs][16 rows], twice, to t [n_row][32 of 64]. */
-static void put_tables(float *t, int32_t n_row)
-{
-    float sum[4][DIM][DIM];
-    _tile_stored(0, sum[0], sizeof sum[0][0]);
-    _tile_stored(1, sum[1], sizeof sum[0][0]);
-    if (n_row > DIM) {
-        _tile_stored(2, sum[2], sizeof sum[0][0]);
-        _tile_stored(3, sum[3], sizeof sum[0][0]);
-    }
-    memory_fence();
-    for (int i = 0; i < 4 && i / 2 * DIM < n_row; i++)
-        transpose((uint32_t *)(void *)(t + i / 2 * DIM * CPU_TASK_OUT + i % 2 * DIM), CPU_TASK_OUT, sum[i], sizeof sum[0][0], DIM,
-                  cpu_min(DIM, n_row - i / 2 * DIM));
-}
-
-/* t [n_row][32 of 64] of a panel; numbers of the form are constants where this is called. */
-TILE void table_pass(float *t, const uint8_t *panel, int32_t n_in, const uint8_t *x, size_t ldx, int32_t n_row, const spec_block_form *form,
-                     bool second)
-{
-    _Alignas(64) table_rows rows[2];
-    table_place at = { panel, 0, { { .d = _mm512_setzero_ps() } } }, scales = at;
-    const int32_t n = n_in / STEP;
-    zero_sums();
-    unpack_scales(&rows[0], &scales, form);
-    for (int quarter = 0; quarter < 4; quarter++) unpack_quarter(&rows[0], &at, quarter, form);
-    if (n > 1) next_group(&scales, form), unpack_scales(&rows[1], &scales, form);
-    for (int32_t i = 0; i < n - 1; i++, x += DIM * 4 * ldx) {
-        next_group(&at, form);
-        if (i + 2 < n) next_group(&scales, form), unpack_scales(&rows[i % 2], &scales, form);
-        step_tables(&rows[i % 2], x, ldx, second, &rows[(i + 1) % 2], &at, form);
-    }
-    step_tables(&rows[(n - 1) % 2], x, ldx, second, NULL, &at, form);
-    if (ldx == 1) {
-        _tile_stored(0, t, 4);
-        _tile_stored(1, t + DIM, 4);
-    } else {
-        put_tables(t, n_row);
-    }
-    memory_fence();
-}
-
-static void table_form(float *t, const spec_block_form *form, const uint8_t *panel, int32_t n_in, const uint8_t *x, size_t ldx,
-                       int32_t n_row)
-{
-    static const spec_block_form q4_0 = SPEC_FORM_Q4_0, q4_1 = SPEC_FORM_Q4_1, q4_k = SPEC_FORM_Q4_K;
-    const bool second = n_row > DIM;
-    if (form->n_f == 8) {
-        if (second) table_pass(t, panel, n_in, x, ldx, n_row, &q4_k, true);
-        else table_pass(t, panel, n_in, x, ldx, n_row, &q4_k, false);
-    } else if (form->has_m) {
-        if (second) table_pass(t, panel, n_in, x, ldx, n_row, &q4_1, true);
-        else table_pass(t, panel, n_in, x, ldx, n_row, &q4_1, false);
-    } else {
-        if (second) table_pass(t, panel, n_in, x, ldx, n_row, &q4_0, true);
-        else table_pass(t, panel, n_in, x, ldx, n_row, &q4_0, false);
+    const number_table table = table_of(form->middle, n_high, STEP_PAIRS);
+    const int n_part = n_high == 2 ? 2 : 1;
+    const int32_t n_group = n_k / STEP;
+    const uint8_t *in = x->x;
+    block_pairs pairs[2];
+    _Alignas(64) float sum[PASS][CPU_PANEL];
+    group_place at = { panel, 0 };
+    unpack_block_pairs(&pairs[0], at, form, &table, n_high);
+    for (int32_t g = 0; g < n_group; g++) {
+        const block_pairs *const now = &pairs[g % 2];
+        for (int part = 0; part < n_part; part++, in += 2 * STEP / n_part) {
+            zero_sums();
+            step_pairs((const uint8_t *)now->pair[part * DIM / n_part], in, x->ldx * 2, second);
+            if (part == 0 && g + 1 < n_group) { /* meanwhile */
+                at = next_group(at, form);
+                unpack_block_pairs(&pairs[(g + 1) % 2], at, form, &table, n_high);
+            }
+            store_sums(sum, second);
+            add_sums(t, now->at, form, part, sum, n_row, x->sum ? x->sum + g : NULL, (size_t)n_group, g + part == 0);
+        }
     }
 }
 
-/* cpu_isa.tables */
-static void product_tables(float *t, const spec_weight *w, const uint8_t *panel, int32_t n_panel, const void *x, size_t ldx, int32_t n_row)
+TILE void form_tiles(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k, bool second)
 {
-    for (int32_t p = 0; p < n_panel; p++, panel += w->panel_bytes)
-        for (int32_t r = 0; r < n_row; r += PASS)
-            table_form(t + r * CPU_TASK_OUT + p * CPU_PANEL, w->format->form, panel, w->n_in, (const uint8_t *)x + 4 * r, ldx,
-                       cpu_min(PASS, n_row - r));
+    if (form->n_high == 2) panel_tiles(t, form, panel, x, n_row, n_k, 2, second);
+    else if (form->n_high == 1) panel_tiles(t, form, panel, x, n_row, n_k, 1, second);
+    else panel_tiles(t, form, panel, x, n_row, n_k, 0, second);
 }
 
-/* cpu_isa.tables_x */
-static void pairs_of_rows(uint32_t *out, const uint16_t *x, size_t ldx, int32_t n_row, int32_t n_k)
+/* form NULL: of other weights */
+static int32_t pairs_of_part(const spec_block_form *form) { return form && form->n_f == 16 ? DIM / 2 : DIM; }
+
+/* cpu_isa.blocks_bf16 */
+static void product_blocks_tiles(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
+                                 int32_t n_row, int32_t n_k)
 {
-    for (int32_t k = 0; k < n_k; k += STEP, out += DIM * n_row)
-        for (int32_t r = 0; r < n_row; r += DIM)
-            transpose(out + r, (size_t)n_row, x + (size_t)r * ldx + k, 2 * ldx, cpu_min(DIM, n_row - r), DIM);
+    for (int32_t r = 0; r < n_row; r += PASS) {
+        const int32_t n = cpu_min(PASS, n_row - r);
+        const cpu_blocks_x in = { (const uint16_t *)x->x + (size_t)r * x->ldx, x->ldx, x->sum ? x->sum + r * (n_k / STEP) : NULL };
+        if (n_row > PASS) configure_pairs(n, pairs_of_part(form));
+        for (int32_t p = 0; p < n_panel; p++) {
+            float *const out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
+            if (n > DIM) form_tiles(out, form, w + (size_t)p * panel_bytes, &in, n, n_k, true);
+            else form_tiles(out, form, w + (size_t)p * panel_bytes, &in, n, n_k, false);
+        }
+    }
 }
 
 /* --- the table --- */
 
 /* cpu_isa.enter. What loads a configuration takes as long as hundreds of products of one row, hence not in each call. */
-static void enter(const spec_weight *w, int32_t n_row, bool one)
+static void enter(const spec_weight *w, int32_t n_row)
 {
-    if (w->tables) configure_tables(one);
-    else if (w->format->dtype != SPEC_DTYPE_Q8_0 || n_row > 1) configure_pairs(n_row);
+    if (w->format->dtype != SPEC_DTYPE_Q8_0 || n_row > 1) configure_pairs(n_row, pairs_of_part(w->format->form));
 }
 
 /* Tiles that are in use make a thread's state larger, which is saved when it is not at work. */
@@ -469,10 +379,9 @@ const cpu_isa speci_cpu_isa_amx = {
     .enter = enter,
     .leave = leave,
     .bf16_pairs = product_pairs,
-    .unpack_pairs = unpack_to_pairs,
-    .tables = product_tables,
-    .tables_x = pairs_of_rows,
     .pairs_x = SPEC_DTYPE_BF16,
+    .blocks = speci_cpu_avx512_blocks,
+    .blocks_bf16 = product_blocks_tiles,
     .loops = &speci_cpu_loops_avx512,
 };
 #else

@@ -162,54 +162,76 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
 
 /* --- blocks, of few rows: what an input is unpacked to is multiplied where it is, in a register. By way of memory it took 1.5 times as long --- */
 
-/* acc [n_row][32] += 32 inputs of a panel's group; two vectors of lanes at a time, or the chain of one would be waited for. The type, the
- * number of rows and n_high are constants where this is called. */
-TILE void tile_group(float *acc, const lane_scales *s, const uint32_t *group, const float *x, size_t ldx, const spec_block_form *form,
-                     int n_row, spec_dtype type, int n_high)
+/* How a group is multiplied. values: by float32 values, and its sum goes on from the groups before; else cpu_blocks_fn. n_high and middle
+ * are the form's. Constants where this is used. */
+typedef struct group_kind {
+    int n_high, middle;
+    bool values;
+} group_kind;
+
+/* acc + what is between, of a group of a panel: as values it is in sum already */
+TILE __m256 end_sum(const float *acc, __m256 sum, const lane_scales *s, int h, size_t o, const float *x_sum)
 {
-    for (size_t o = 0; o < CPU_PANEL; o += 16) {
-        __m256 sum[CPU_FEW][2];
-        UNROLL
-        for (int r = 0; r < n_row; r++)
-            UNROLL
-            for (int j = 0; j < 2; j++) sum[r][j] = _mm256_loadu_ps(acc + r * CPU_PANEL + o + 8 * j);
-        for (int w = 0; w < 4; w++) {
-            const int h = half_of(form, w);
-            lane_words words[2];
-            __m256 add[2];
-            UNROLL
-            for (int j = 0; j < 2; j++) words[j] = words_of(group + o + 8 * j, w, n_high), add[j] = _mm256_loadu_ps(s->add[h] + o + 8 * j);
-            UNROLL
-            for (int k = 0; k < 8; k++) {
-                UNROLL
-                for (int j = 0; j < 2; j++) {
-                    const __m256 v = value8(&words[j], k, s->scale[h][0] + o + 8 * j, add[j], type, n_high);
-                    UNROLL
-                    for (int r = 0; r < n_row; r++)
-                        sum[r][j] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + (size_t)r * ldx + 8 * w + k), v, sum[r][j]);
-                }
-            }
-        }
-        UNROLL
-        for (int r = 0; r < n_row; r++)
-            UNROLL
-            for (int j = 0; j < 2; j++) _mm256_storeu_ps(acc + r * CPU_PANEL + o + 8 * j, sum[r][j]);
-    }
+    const __m256 v = _mm256_fmadd_ps(_mm256_loadu_ps(s->scale[h][0] + o), sum, _mm256_loadu_ps(acc));
+    return x_sum ? _mm256_fmadd_ps(_mm256_loadu_ps(s->add[0] + o), _mm256_broadcast_ss(x_sum), v) : v;
 }
 
-/* t [n_row][32] of a panel */
-TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_k, bool add,
-                       int n_row, spec_dtype type, int n_high)
+/* Words [w0, w1) of a group, those of half h, and sixteen lanes from o on: two vectors at a time, or the chain of one would be waited for.
+ * x_sum: of the first row's group, the next row's is ld_sum behind it. The number of rows is a constant where this is called. */
+TILE void tile_words(float *acc, const lane_scales *s, const uint32_t *group, const float *x, size_t ldx, const float *x_sum, size_t ld_sum,
+                     size_t o, int h, int w0, int w1, int n_row, group_kind kind)
 {
-    const size_t scales = cpu_block_scales(form), group_bytes = cpu_block_group(form);
-    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
+    __m256 sum[CPU_FEW][2];
+    UNROLL
+    for (int r = 0; r < n_row; r++)
+        UNROLL
+        for (int j = 0; j < 2; j++) sum[r][j] = kind.values ? _mm256_loadu_ps(acc + r * CPU_PANEL + o + 8 * j) : _mm256_setzero_ps();
+    for (int w = w0; w < w1; w++) {
+        lane_words words[2];
+        __m256 add[2];
+        UNROLL
+        for (int j = 0; j < 2; j++) words[j] = words_of(group + o + 8 * j, w, kind.n_high), add[j] = _mm256_loadu_ps(s->add[h] + o + 8 * j);
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            UNROLL
+            for (int j = 0; j < 2; j++) {
+                const __m256 v = kind.values ? value8(&words[j], k, s->scale[h][0] + o + 8 * j, add[j], SPEC_DTYPE_F32, kind.n_high)
+                                             : centred8(&words[j], k, kind.n_high, kind.middle);
+                UNROLL
+                for (int r = 0; r < n_row; r++)
+                    sum[r][j] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + (size_t)r * ldx + 8 * w + k), v, sum[r][j]);
+            }
+    }
+    UNROLL
+    for (int r = 0; r < n_row; r++)
+        UNROLL
+        for (int j = 0; j < 2; j++) {
+            float *const to = acc + r * CPU_PANEL + o + 8 * j;
+            _mm256_storeu_ps(to, kind.values ? sum[r][j] : end_sum(to, sum[r][j], s, h, o + 8 * (size_t)j, x_sum ? x_sum + (size_t)r * ld_sum : NULL));
+        }
+}
+
+TILE void prefetch_group(const uint8_t *group, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)group + i + CPU_NEAR_BYTES, _MM_HINT_T0);
+}
+
+/* t [n_row][32] of a panel. x_sum NULL: there is no minimum. */
+TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, const float *x_sum, int32_t n_k,
+                       bool add, int n_row, group_kind kind)
+{
+    const size_t scales = cpu_block_scales(form), group_bytes = cpu_block_group(form), ld_sum = (size_t)(n_k / SPEC_SMALL_BLOCK);
+    const int n_group = form->n_value / SPEC_SMALL_BLOCK, n_half = kind.n_high == 2 ? 2 : 1; /* two bits are Q6_K's */
     float acc[CPU_FEW * CPU_PANEL] = { 0 };
     lane_scales s;
     for (int32_t k = 0, g = 0; k < n_k; k += SPEC_SMALL_BLOCK) {
         const uint8_t *const group = panel + scales + (size_t)g * group_bytes;
-        for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)group + i + CPU_NEAR_BYTES, _MM_HINT_T0);
-        lane_scales_of(&s, form, panel, g);
-        tile_group(acc, &s, (const void *)group, x + k, ldx, form, n_row, type, n_high);
+        prefetch_group(group, group_bytes);
+        lane_scales_of(&s, form, panel, g, kind.values ? 4 : 1);
+        for (int h = 0; h < n_half; h++)
+            for (size_t o = 0; o < CPU_PANEL; o += 16)
+                tile_words(acc, &s, (const void *)group, x + k, ldx, x_sum ? x_sum + k / SPEC_SMALL_BLOCK : NULL, ld_sum, o, h, h * 4 / n_half,
+                           (h + 1) * 4 / n_half, n_row, kind);
         if (++g == n_group) g = 0, panel += scales + (size_t)n_group * group_bytes;
     }
     for (int r = 0; r < n_row; r++)
@@ -217,29 +239,81 @@ TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *pan
             put8(t + r * CPU_TASK_OUT + o, _mm256_loadu_ps(acc + r * CPU_PANEL + o), add, NULL);
 }
 
-TILE void panel_rows(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_row, int32_t n_k,
-                     bool add, spec_dtype type, int n_high)
+TILE void panel_rows(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, const float *x_sum, int32_t n_row,
+                     int32_t n_k, bool add, group_kind kind)
 {
-    if (n_row == 1) panel_blocks(t, form, panel, x, ldx, n_k, add, 1, type, n_high);
-    else panel_blocks(t, form, panel, x, ldx, n_k, add, 2, type, n_high);
+    if (n_row == 1) panel_blocks(t, form, panel, x, ldx, x_sum, n_k, add, 1, kind);
+    else panel_blocks(t, form, panel, x, ldx, x_sum, n_k, add, 2, kind);
 }
 
-TILE void panel_high(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_row, int32_t n_k,
-                     bool add, spec_dtype type)
-{
-    if (form->n_high == 2) panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 2);
-    else if (form->n_high == 1) panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 1);
-    else panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 0);
-}
-
-static void product_blocks(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
-                           const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
+static void values_few(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
+                       int32_t n_row, int32_t n_k, bool add)
 {
     for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes) {
-        if (type == SPEC_DTYPE_BF16) panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
-        else if (type == SPEC_DTYPE_F16) panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
-        else panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
+        if (form->n_high == 2) panel_rows(t, form, w, x, ldx, NULL, n_row, n_k, add, (group_kind){ 2, 32, true });
+        else if (form->n_high == 1) panel_rows(t, form, w, x, ldx, NULL, n_row, n_k, add, (group_kind){ 1, 0, true });
+        else panel_rows(t, form, w, x, ldx, NULL, n_row, n_k, add, (group_kind){ 0, 0, true });
     }
+}
+
+/* --- blocks: of more rows numbers of a group lie in the cache --- */
+
+/* A group's numbers: out [32 inputs][32 lanes] */
+TILE void unpack_numbers(float *out, const uint32_t *group, group_kind kind)
+{
+    for (int w = 0; w < 4; w++)
+        for (int o = 0; o < CPU_PANEL; o += 8) {
+            const lane_words words = words_of(group + o, w, kind.n_high);
+            UNROLL
+            for (int k = 0; k < 8; k++) _mm256_storeu_ps(out + (8 * w + k) * CPU_PANEL + o, centred8(&words, k, kind.n_high, kind.middle));
+        }
+}
+
+/* t [n_row][32 of 64] += sums [n_row][32 of 64] times scales */
+TILE void add_sums(float *t, const float *sum, const lane_scales *s, int h, int32_t n_row, const float *x_sum, size_t ld_sum)
+{
+    for (int32_t r = 0; r < n_row; r++, t += CPU_TASK_OUT, sum += CPU_TASK_OUT)
+        for (size_t o = 0; o < CPU_PANEL; o += 8)
+            _mm256_storeu_ps(t + o, end_sum(t + o, _mm256_loadu_ps(sum + o), s, h, o, x_sum ? x_sum + (size_t)r * ld_sum : NULL));
+}
+
+TILE void many_rows(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k, group_kind kind)
+{
+    const size_t scales = cpu_block_scales(form), group_bytes = cpu_block_group(form), ld_sum = (size_t)(n_k / SPEC_SMALL_BLOCK);
+    const int n_group = form->n_value / SPEC_SMALL_BLOCK, n_half = kind.n_high == 2 ? 2 : 1, n = SPEC_SMALL_BLOCK / n_half;
+    float tile_of[SPEC_SMALL_BLOCK * CPU_PANEL], sum[CPU_ROW_BLOCK * CPU_TASK_OUT];
+    lane_scales s;
+    for (int32_t r = 0; r < n_row; r++) memset(t + r * CPU_TASK_OUT, 0, CPU_PANEL * sizeof *t);
+    for (int32_t k = 0, g = 0; k < n_k; k += SPEC_SMALL_BLOCK) {
+        const uint8_t *const group = panel + scales + (size_t)g * group_bytes;
+        prefetch_group(group, group_bytes);
+        lane_scales_of(&s, form, panel, g, 1);
+        unpack_numbers(tile_of, (const void *)group, kind);
+        for (int h = 0; h < n_half; h++) {
+            product(sum, tile_of + h * n * CPU_PANEL, 0, 1, NULL, (const float *)x->x + k + h * n, x->ldx, n_row, n, false, SPEC_DTYPE_F32);
+            add_sums(t, sum, &s, h, n_row, x->sum ? x->sum + k / SPEC_SMALL_BLOCK : NULL, ld_sum);
+        }
+        if (++g == n_group) g = 0, panel += scales + (size_t)n_group * group_bytes;
+    }
+}
+
+TILE void all_rows(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
+                   int32_t n_row, int32_t n_k, group_kind kind)
+{
+    for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes) {
+        if (n_row <= CPU_FEW) panel_rows(t, form, w, x->x, x->ldx, x->sum, n_row, n_k, false, kind);
+        else many_rows(t, form, w, x, n_row, n_k, kind);
+    }
+}
+
+static void product_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
+                           int32_t n_row, int32_t n_k)
+{
+    if (form->n_high == 2) all_rows(t, form, w, panel_bytes, n_panel, x, n_row, n_k, (group_kind){ 2, 32, false });
+    else if (form->n_high == 1 && form->has_m) all_rows(t, form, w, panel_bytes, n_panel, x, n_row, n_k, (group_kind){ 1, 0, false });
+    else if (form->n_high == 1) all_rows(t, form, w, panel_bytes, n_panel, x, n_row, n_k, (group_kind){ 1, 16, false });
+    else if (form->has_m) all_rows(t, form, w, panel_bytes, n_panel, x, n_row, n_k, (group_kind){ 0, 0, false });
+    else all_rows(t, form, w, panel_bytes, n_panel, x, n_row, n_k, (group_kind){ 0, 8, false });
 }
 
 static bool supported(void)
@@ -254,7 +328,8 @@ const cpu_isa speci_cpu_isa_avx2 = {
     .supported = supported,
     .product = { [SPEC_DTYPE_F32] = product_f32, [SPEC_DTYPE_BF16] = product_bf16, [SPEC_DTYPE_F16] = product_f16,
                  [SPEC_DTYPE_Q8_0] = product_q8_0 },
-    .blocks_few = product_blocks,
+    .blocks = product_blocks,
+    .values_few = values_few,
     .blas_prefill = true,
     .loops = &speci_cpu_loops_avx2,
 };

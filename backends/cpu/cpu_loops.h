@@ -134,6 +134,16 @@ static inline float sum(const float *x, size_t n)
     return add_lanes(acc);
 }
 
+static void group_sums(float *out, const void *x, spec_dtype dtype, size_t n)
+{
+    const size_t bytes = SPEC_SMALL_BLOCK * (dtype == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    float group[SPEC_SMALL_BLOCK];
+    for (size_t g = 0; g < n / SPEC_SMALL_BLOCK; g++) {
+        load(group, (const uint8_t *)x + g * bytes, dtype, SPEC_SMALL_BLOCK);
+        out[g] = sum(group, SPEC_SMALL_BLOCK);
+    }
+}
+
 /* sum of (x - mean)^2 */
 static inline float sum_squares(const float *x, float mean, size_t n)
 {
@@ -447,7 +457,7 @@ static void scale(float *v, float f, size_t n)
 
 #define CPU_LOOPS_TABLE                                                                            \
     {                                                                                              \
-        .load = load, .store = store, .unpack = unpack, .activate = activate, .norm = norm,         \
+        .load = load, .store = store, .unpack = unpack, .group_sums = group_sums, .activate = activate, .norm = norm, \
         .rms = rms, .attend = attend, .conv = conv, .dt = dt, .scan = scan, .decays = decays,      \
         .weights = weights, .fold = fold, .products = products, .recall = recall,                  \
         .scan_out = scan_out, .max = max_of, .exps = exps, .scale = scale,                         \

@@ -27,7 +27,7 @@ GROUP_OF void unpack_words(float *out, size_t ld, spec_dtype type, const group_s
 GROUP_OF void unpack_group(float *out, size_t ld, spec_dtype type, group_scales *s, const uint8_t *panel, int g, const uint32_t *group,
                            const spec_block_form *form)
 {
-    lane_scales_of(s, form, panel, g);
+    lane_scales_of(s, form, panel, g, 4);
     if (form->n_high == 2) unpack_words(out, ld, type, s, group, form, 2);
     else if (form->n_high == 1) unpack_words(out, ld, type, s, group, form, 1);
     else unpack_words(out, ld, type, s, group, form, 0);
@@ -64,7 +64,7 @@ GROUP_OF void unpack_input(float y[CPU_PANEL], const group_scales *s, const uint
 {
     const uint32_t *restrict low = group + k / 8 * CPU_PANEL, *restrict high = group + 4 * CPU_PANEL + k * n_high / 32 * CPU_PANEL;
     const float *restrict scale = s->scale[k / 16], *restrict add = s->add;
-    const int at = k % 8 * 4, high_at = k * n_high % 32, mask = (1 << n_high) - 1;
+    const int at = cpu_low_shift(k), high_at = n_high > 0 ? cpu_high_shift(k, n_high) : 0, mask = (1 << n_high) - 1;
     for (size_t o = 0; o < CPU_PANEL; o++) {
         int q = (int)(low[o] >> at & 15u);
         if (n_high > 0) q |= (int)(high[o] >> high_at & (uint32_t)mask) << 4;

@@ -58,7 +58,7 @@ static size_t slot_bytes(const spec_plan *plans, int32_t n_plan, size_t n_vocab)
     return (most + 63) / 64 * 64;
 }
 
-/* Floats for x of the largest product: of a prefill, and of as many rows as decode passes make f32 at once. */
+/* Floats for x of the largest product, and sums of each 32: of a prefill, and of as many rows as decode passes make f32 at once. */
 static size_t x_floats(const spec_plan *plans, int32_t n_plan)
 {
     size_t most = 0;
@@ -68,7 +68,7 @@ static size_t x_floats(const spec_plan *plans, int32_t n_plan)
         for (int32_t j = 0; j < plans[i].n_op; j++) {
             const spec_op *op = &plans[i].ops[j];
             if (op->kind != SPEC_OP_LINEAR || (decode && op->u.linear.x.dtype == SPEC_DTYPE_F32)) continue;
-            const size_t n = (size_t)op->u.linear.n_in * (size_t)rows;
+            const size_t n = (size_t)(op->u.linear.n_in + op->u.linear.n_in / SPEC_SMALL_BLOCK) * (size_t)rows;
             if (n > most) most = n;
         }
     }

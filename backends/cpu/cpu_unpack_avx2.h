@@ -19,8 +19,8 @@ UNPACK8 __m256 of_f16(const uint8_t *at) { return _mm256_cvtph_ps(_mm_loadu_si12
 UNPACK8 __m256 of_u8(const uint8_t *at) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)at))); }
 UNPACK8 __m256 of_i8(const uint8_t *at) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at))); }
 
-/* Those of group g; of group 0 the block's too. */
-static void lane_scales_of(lane_scales *s, const spec_block_form *form, const uint8_t *panel, int g)
+/* Those of group g; of group 0 the block's too. n_place: as many i are wanted, 1 or 4. */
+static void lane_scales_of(lane_scales *s, const spec_block_form *form, const uint8_t *panel, int g, int n_place)
 {
     const int n_f = form->n_f;
     const bool has_m = form->has_m;
@@ -33,7 +33,7 @@ static void lane_scales_of(lane_scales *s, const spec_block_form *form, const ui
         const __m256 d = _mm256_loadu_ps(s->d + o);
         for (int h = 0; h < (n_f == 16 ? 2 : 1); h++) {
             const __m256 scale = n_f == 0 ? d : _mm256_mul_ps(d, n_f == 8 ? of_u8(f + g * CPU_PANEL + o) : of_i8(f + (2 * g + h) * CPU_PANEL + o));
-            for (int i = 0; i < 4; i++) _mm256_storeu_ps(s->scale[h][i] + o, _mm256_mul_ps(scale, _mm256_set1_ps(1.0f / (float)(1 << 4 * i))));
+            for (int i = 0; i < n_place; i++) _mm256_storeu_ps(s->scale[h][i] + o, _mm256_mul_ps(scale, _mm256_set1_ps(1.0f / (float)(1 << 4 * i))));
             __m256 add;
             if (!has_m) add = _mm256_mul_ps(scale, _mm256_set1_ps((float)-form->middle));
             else if (n_f == 0) add = _mm256_loadu_ps(s->m + o);
@@ -67,18 +67,32 @@ UNPACK8 lane_words words_of(const uint32_t *lanes, int w, int n_high)
     lane_words words = { _mm256_loadu_si256((const void *)(lanes + w * CPU_PANEL)), _mm256_setzero_si256() };
     if (n_high == 0) return words;
     words.high = _mm256_loadu_si256((const void *)(lanes + (4 + w * n_high / 4) * CPU_PANEL));
-    words.high = _mm256_srl_epi32(words.high, _mm_cvtsi32_si128(8 * w * n_high % 32));
+    words.high = _mm256_srl_epi32(words.high, _mm_cvtsi32_si128(cpu_high_shift(8 * w, n_high)));
     return words;
 }
 
-/* Input k of the eight, a constant where this is called; scale and add: the group's, from these lanes on. */
+UNPACK8 __m256i shifted8(__m256i v, int down) { return down >= 0 ? _mm256_srli_epi32(v, down) : _mm256_slli_epi32(v, -down); }
+
+/* Input k of the eight, a constant where this is called: its number, times 2^at */
+UNPACK8 __m256i number8(const lane_words *words, int k, int n_high, int at)
+{
+    const __m256i low = _mm256_and_si256(shifted8(words->low, cpu_low_shift(k) - at), _mm256_set1_epi32(15 << at));
+    if (n_high == 0) return low;
+    const __m256i high = shifted8(words->high, cpu_high_shift(k, n_high) - at - 4);
+    return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi32(((1 << n_high) - 1) << (at + 4))));
+}
+
+/* q - o of it */
+UNPACK8 __m256 centred8(const lane_words *words, int k, int n_high, int middle)
+{
+    const __m256i q = number8(words, k, n_high, 0);
+    return _mm256_cvtepi32_ps(middle ? _mm256_sub_epi32(q, _mm256_set1_epi32(middle)) : q);
+}
+
+/* Its value; scale and add: the group's, from these lanes on. */
 UNPACK8 __m256 value8(const lane_words *words, int k, const float *scale, __m256 add, spec_dtype type, int n_high)
 {
-    const int i = k % 4, up = 4 * i + 4 - k * n_high;
-    __m256i q = _mm256_and_si256(k < 4 ? words->low : _mm256_srli_epi32(words->low, 16), _mm256_set1_epi32(15 << 4 * i));
-    if (n_high > 0) {
-        const __m256i high = up >= 0 ? _mm256_slli_epi32(words->high, up) : _mm256_srli_epi32(words->high, -up);
-        q = _mm256_or_si256(q, _mm256_and_si256(high, _mm256_set1_epi32(((1 << n_high) - 1) << (4 * i + 4))));
-    }
+    const int i = k / 2;
+    const __m256i q = number8(words, k, n_high, 4 * i);
     return rounded8(_mm256_fmadd_ps(_mm256_cvtepi32_ps(q), _mm256_loadu_ps(scale + i * CPU_PANEL), add), type);
 }

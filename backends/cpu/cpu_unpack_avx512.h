@@ -1,224 +1,235 @@
-/* cpu_unpack_avx512.h - blocks of a panel as pairs of bf16 (cpu.h): what cpu_loops.unpack does, fused. Of sixteen lanes at a time, a
- * number of four or five bits is the place of its value in a table that registers hold. Memory is asked for CPU_NEAR_BYTES ahead in
- * each panel: left to itself it was waited for half of the time. Included by cpu_linear_avx512.c, cpu_linear_avx512bf16.c and cpu_linear_amx.c. */
+/* cpu_unpack_avx512.h - products of blocks (cpu_blocks_fn in cpu.h) with AVX-512: the numbers q - o of sixteen lanes at a time, as float32
+ * or as pairs of bf16. A number is the place of its value in a table that registers hold. Memory is asked for CPU_NEAR_BYTES ahead in each
+ * panel. Included behind cpu_linear_avx512.h by cpu_linear_avx512.c, cpu_linear_avx512bf16.c and cpu_linear_amx.c. */
 #include <immintrin.h>
 
 #define UNPACK static inline __attribute__((always_inline))
 
-/* Of the sixteen lanes of half h: the block's, and a group's. scale: of either half of the group. */
-typedef struct half_scales {
-    __m512 d, m, scale[2], add;
-} half_scales;
+/* --- groups and their scales --- */
 
 UNPACK __m512 from_f16(const uint8_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)at)); }
 UNPACK __m512 from_u8(const uint8_t *at) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)at))); }
 UNPACK __m512 from_i8(const uint8_t *at) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at))); }
 
-UNPACK void block_scales(half_scales *s, const uint8_t *panel, int h, bool has_m)
+/* Group g of a panel's block */
+typedef struct group_place {
+    const uint8_t *block;
+    int g;
+} group_place;
+
+UNPACK const uint32_t *words_of_group(group_place at, const spec_block_form *form)
 {
-    s->d = s->scale[0] = s->scale[1] = from_f16(panel + 32 * h);
-    s->m = s->add = has_m ? from_f16(panel + 2 * CPU_PANEL + 32 * h) : _mm512_setzero_ps();
+    return (const void *)(at.block + cpu_block_scales(form) + (size_t)at.g * cpu_block_group(form));
 }
 
-/* Those of group g, in blocks that have f. */
-UNPACK void group_scales_of(half_scales *s, const uint8_t *panel, int h, int g, int n_f, bool has_m)
+UNPACK group_place next_group(group_place at, const spec_block_form *form)
 {
-    const uint8_t *const f = panel + 2 * CPU_PANEL * (1 + has_m) + 16 * h;
-    if (n_f == 8) {
-        s->scale[0] = s->scale[1] = _mm512_mul_ps(s->d, from_u8(f + g * CPU_PANEL));
-        s->add = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(s->m, from_u8(f + (8 + g) * CPU_PANEL)));
-    } else if (n_f == 16) {
-        for (int i = 0; i < 2; i++) s->scale[i] = _mm512_mul_ps(s->d, from_i8(f + (2 * g + i) * CPU_PANEL));
-    }
+    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
+    _mm_prefetch((const char *)at.block + (size_t)(at.g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
+    if (at.g + 1 < n_group) return (group_place){ at.block, at.g + 1 };
+    return (group_place){ at.block + cpu_block_scales(form) + (size_t)n_group * cpu_block_group(form), 0 };
 }
 
-/* Numbers first .. first + 15, less the middle. */
+/* Of sixteen lanes, those of half h: d f of a part of the group (Q6_K's have two), and m'. They are made when they are used: between
+ * groups no register holds them. */
+UNPACK __m512 scale_of(group_place at, const spec_block_form *form, int h, int part)
+{
+    const __m512 d = from_f16(at.block + 32 * h);
+    const uint8_t *const f = at.block + 2 * CPU_PANEL * (1 + form->has_m) + 16 * h;
+    if (form->n_f == 8) return _mm512_mul_ps(d, from_u8(f + at.g * CPU_PANEL));
+    return form->n_f == 16 ? _mm512_mul_ps(d, from_i8(f + (2 * at.g + part) * CPU_PANEL)) : d;
+}
+
+UNPACK __m512 minimum_of(group_place at, const spec_block_form *form, int h)
+{
+    const __m512 m = from_f16(at.block + 2 * CPU_PANEL + 32 * h);
+    if (form->n_f == 0) return m;
+    return _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(m, from_u8(at.block + 4 * CPU_PANEL + 16 * h + (8 + at.g) * CPU_PANEL)));
+}
+
+/* --- numbers --- */
+
+/* q - o of q 0, 1, ...: float32 [16] in each of two registers, or bf16 [32] */
+typedef struct number_table {
+    __m512i part[2];
+    __m512 middle;
+} number_table;
+
+/* first .. first + 15 */
 UNPACK __m512 sixteen_from(int first)
 {
     const __m512i i = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_cvtepi32_ps(_mm512_add_epi32(i, _mm512_set1_epi32(first)));
 }
 
-/* q - middle of input k, of words of eight low fours and of the words of high bits. */
-UNPACK __m512 number(__m512i low, __m512i high, int k, int n_high, int middle)
+UNPACK __m256i sixteen_bf16(int first)
 {
-    const __m512i at = _mm512_srli_epi32(low, (unsigned)(k % 8 * 4));
-    if (n_high == 0) return _mm512_permutexvar_ps(at, sixteen_from(-middle));
-    const int shift = k * n_high % 32 - 4; /* the high bits to bit 4 */
-    const __m512i top = shift < 0 ? _mm512_slli_epi32(high, (unsigned)-shift) : _mm512_srli_epi32(high, (unsigned)shift);
-    const __m512i q = _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), at, top, 0xca); /* a bit of `at` where 15 has one, else of top */
-    if (n_high == 1) return _mm512_permutex2var_ps(sixteen_from(-middle), q, sixteen_from(16 - middle));
-    return _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_and_si512(q, _mm512_set1_epi32(63))), _mm512_set1_ps((float)middle));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(sixteen_from(first)), 16));
 }
 
-/* Rounded to bf16, as float32: rounded8 of cpu_unpack_avx2.h. */
-UNPACK __m512 as_bf16(__m512 v)
+/* Of four bits the table of bf16 has each value twice: a place may have any fifth bit. */
+UNPACK number_table table_of(int middle, int n_high, cpu_step step)
 {
-    const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7f800000));
-    const __m512 power = _mm512_castsi512_ps(exponent), by = _mm512_set1_ps(98304.0f);
-    return _mm512_fnmadd_ps(power, by, _mm512_fmadd_ps(power, by, v));
+    number_table t = { { _mm512_castps_si512(sixteen_from(-middle)), _mm512_castps_si512(sixteen_from(16 - middle)) },
+                       _mm512_set1_ps((float)middle) };
+    for (int i = 0; i < 2 && step == STEP_PAIRS; i++)
+        t.part[i] = _mm512_inserti64x4(_mm512_castsi256_si512(sixteen_bf16(32 * i - middle)),
+                                       sixteen_bf16(32 * i - middle + (n_high ? 16 : 0)), 1);
+    return t;
 }
 
-/* Two values of each lane, rounded to nearest even; none is subnormal, and what becomes of a NaN is open. */
-UNPACK __m512i pair_of(__m512 first, __m512 second)
+/* Steps that a word of eight inputs is: pairs, or inputs. */
+UNPACK int word_steps(cpu_step step) { return step == STEP_PAIRS ? 4 : 8; }
+
+UNPACK __m512i shifted(__m512i v, int down)
 {
-#if defined(__AVX512BF16__)
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(second, first); /* the first of all lanes, then the second */
-    const __m512i order = _mm512_add_epi32(_mm512_set1_epi32(0x00100000), _mm512_mullo_epi32(_mm512_set1_epi32(0x00010001),
-                              _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
-    return _mm512_permutexvar_epi16(order, both);
-#else
-    const __m512i lower = _mm512_srli_epi32(_mm512_castps_si512(as_bf16(first)), 16);
-    return _mm512_or_si512(lower, _mm512_castps_si512(as_bf16(second)));
-#endif
+    return down >= 0 ? _mm512_srli_epi32(v, (unsigned)down) : _mm512_slli_epi32(v, (unsigned)-down);
 }
 
-/* 32 inputs of sixteen lanes: out [16][32 lanes] pairs. The numbers of the form are constants where this is called. */
-UNPACK void unpack_half(uint32_t *out, const half_scales *s, const uint32_t *group, int h, int n_high, int middle, bool has_m)
+/* Five or six bits: the lowest four where `four` has bits, the others of `high` that are from bit `at` on */
+UNPACK __m512i with_high(__m512i low, __m512i high, int at, __m512i four)
 {
-    const uint32_t *const lanes = group + 16 * h;
-    _Pragma("GCC unroll 4")
-    for (int word = 0; word < 4; word++) {
-        const __m512i low = _mm512_loadu_si512((const void *)(lanes + word * CPU_PANEL));
-        _mm_prefetch((const char *)(lanes + word * CPU_PANEL) + CPU_NEAR_BYTES, _MM_HINT_T0);
-        if (n_high && word % (4 / n_high) == 0)
-            _mm_prefetch((const char *)(lanes + (4 + word * n_high / 4) * CPU_PANEL) + CPU_NEAR_BYTES, _MM_HINT_T0);
-        const __m512i high = n_high ? _mm512_loadu_si512((const void *)(lanes + (4 + word * n_high / 4) * CPU_PANEL)) : low;
-        _Pragma("GCC unroll 4")
-        for (int pair = 0; pair < 4; pair++) {
-            __m512 v[2];
-            _Pragma("GCC unroll 2")
-            for (int i = 0; i < 2; i++) {
-                const __m512 q = number(low, high, 8 * word + 2 * pair + i, n_high, middle), scale = s->scale[word / 2];
-                v[i] = has_m ? _mm512_fmadd_ps(scale, q, s->add) : _mm512_mul_ps(scale, q);
-            }
-            _mm512_storeu_si512((void *)(out + (4 * word + pair) * CPU_PANEL + 16 * h), pair_of(v[0], v[1]));
-        }
-    }
+    return _mm512_ternarylogic_epi32(four, low, shifted(high, at - 4), 0xca); /* a bit of low where `four` has one, else of high */
 }
 
-UNPACK void unpack_pairs(uint32_t *out, const uint8_t *panel, int32_t n_k, int n_group, int n_high, int middle, bool has_m, int n_f)
+/* Words of sixteen lanes, of eight inputs; the high bits of the first input are lowest. */
+typedef struct lane_words {
+    __m512i low, high;
+} lane_words;
+
+UNPACK lane_words load_words(const uint32_t *lanes, int word, int n_high)
 {
-    const spec_block_form form = { .n_high = n_high, .has_m = has_m, .n_f = n_f };
-    const size_t scales = cpu_block_scales(&form), group_bytes = cpu_block_group(&form);
-    half_scales s[2];
-    for (int32_t k = 0, g = 0; k < n_k; k += SPEC_SMALL_BLOCK, out += SPEC_SMALL_BLOCK / 2 * CPU_PANEL) {
-        const uint32_t *const group = (const void *)(panel + scales + (size_t)g * group_bytes);
-        _Pragma("GCC unroll 2")
-        for (int h = 0; h < 2; h++) {
-            if (h == 0) _mm_prefetch((const char *)panel + (size_t)(g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
-            if (g == 0) block_scales(&s[h], panel, h, has_m);
-            group_scales_of(&s[h], panel, h, g, n_f, has_m);
-            unpack_half(out, &s[h], group, h, n_high, middle, has_m);
-        }
-        if (++g == n_group) g = 0, panel += scales + (size_t)n_group * group_bytes;
-    }
+    lane_words words;
+    words.low = words.high = _mm512_loadu_si512((const void *)(lanes + word * CPU_PANEL));
+    _mm_prefetch((const char *)(lanes + word * CPU_PANEL) + CPU_NEAR_BYTES, _MM_HINT_T0);
+    if (n_high == 0) return words;
+    const uint32_t *const at = lanes + (4 + word * n_high / 4) * CPU_PANEL;
+    _mm_prefetch((const char *)at + CPU_NEAR_BYTES, _MM_HINT_T0);
+    words.high = _mm512_srl_epi32(_mm512_loadu_si512((const void *)at), _mm_cvtsi32_si128(cpu_high_shift(8 * word, n_high)));
+    return words;
 }
 
-/* The first n_k inputs of a panel's blocks. */
-static void unpack_to_pairs(void *out, const spec_block_form *form, const uint8_t *panel, int32_t n_k)
+/* Step i of a word; i and n_high are constants where this is called. Bits above those of a place in the table do not count: they may be a
+ * neighbour's. */
+UNPACK __m512 pair_numbers(const number_table *t, lane_words words, int n_high, int i)
 {
-    if (form->n_f == 16) unpack_pairs(out, panel, n_k, 8, 2, 32, false, 16);
-    else if (form->n_f == 8 && form->n_high) unpack_pairs(out, panel, n_k, 8, 1, 0, true, 8);
-    else if (form->n_f == 8) unpack_pairs(out, panel, n_k, 8, 0, 0, true, 8);
-    else if (form->n_high && form->has_m) unpack_pairs(out, panel, n_k, 1, 1, 0, true, 0);
-    else if (form->n_high) unpack_pairs(out, panel, n_k, 1, 1, 16, false, 0);
-    else if (form->has_m) unpack_pairs(out, panel, n_k, 1, 0, 0, true, 0);
-    else unpack_pairs(out, panel, n_k, 1, 0, 8, false, 0);
+    __m512i at = shifted(words.low, cpu_low_shift(2 * i));
+    if (n_high > 0) at = with_high(at, words.high, cpu_high_shift(2 * i, n_high), _mm512_set1_epi16(15));
+    if (n_high == 2) return _mm512_castsi512_ps(_mm512_permutex2var_epi16(t->part[0], at, t->part[1]));
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(at, t->part[0]));
 }
 
-/* --- products of one or two rows: what is unpacked is multiplied where it is, in registers. By way of memory four bits took 1.4 times as long --- */
-
-/* acc + first x[0] + second x[1], one after the other: both rounded to bf16, x a pair of the type that products in pairs read */
-UNPACK __m512 multiply_pair(__m512 acc, __m512 first, __m512 second, const uint8_t *x)
+UNPACK __m512 float_numbers(const number_table *t, lane_words words, int n_high, int i)
 {
-#if defined(__AVX512BF16__)
-    return multiply(acc, _mm512_castsi512_ps(pair_of(first, second)), x, STEP_PAIRS);
-#else
-    return multiply(multiply(acc, as_bf16(first), x, STEP_WIDE), as_bf16(second), x + 4, STEP_WIDE);
-#endif
-}
-#if defined(__AVX512BF16__)
-enum { PAIR_BYTES = 4 }; /* of x */
-#else
-enum { PAIR_BYTES = 8 };
-#endif
-
-/* 32 inputs of both halves, whose chains of sums do not wait for each other. Numbers are constants where this is called. */
-UNPACK void multiply_group(__m512 acc[CPU_FEW][2], const half_scales s[2], const uint32_t *group, const uint8_t *x, size_t ldx, int n_row,
-                           int n_high, int middle, bool has_m)
-{
-    _Pragma("GCC unroll 4")
-    for (int word = 0; word < 4; word++) {
-        __m512i low[2], high[2];
-        _Pragma("GCC unroll 2")
-        for (int h = 0; h < 2; h++) {
-            const uint32_t *const lanes = group + 16 * h;
-            low[h] = high[h] = _mm512_loadu_si512((const void *)(lanes + word * CPU_PANEL));
-            _mm_prefetch((const char *)(lanes + word * CPU_PANEL) + CPU_NEAR_BYTES, _MM_HINT_T0);
-            if (n_high == 0) continue;
-            high[h] = _mm512_loadu_si512((const void *)(lanes + (4 + word * n_high / 4) * CPU_PANEL));
-            if (word % (4 / n_high) == 0) _mm_prefetch((const char *)(lanes + (4 + word * n_high / 4) * CPU_PANEL) + CPU_NEAR_BYTES, _MM_HINT_T0);
-        }
-        _Pragma("GCC unroll 4")
-        for (int pair = 0; pair < 4; pair++) {
-            _Pragma("GCC unroll 2")
-            for (int h = 0; h < 2; h++) {
-                __m512 v[2];
-                _Pragma("GCC unroll 2")
-                for (int i = 0; i < 2; i++) {
-                    const __m512 q = number(low[h], high[h], 8 * word + 2 * pair + i, n_high, middle), scale = s[h].scale[word / 2];
-                    v[i] = has_m ? _mm512_fmadd_ps(scale, q, s[h].add) : _mm512_mul_ps(scale, q);
-                }
-                _Pragma("GCC unroll 2")
-                for (int r = 0; r < n_row; r++)
-                    acc[r][h] = multiply_pair(acc[r][h], v[0], v[1], x + (size_t)r * ldx + (size_t)((4 * word + pair) * PAIR_BYTES));
-            }
-        }
-    }
+    const __m512 first = _mm512_castsi512_ps(t->part[0]);
+    __m512i at = shifted(words.low, cpu_low_shift(i));
+    if (n_high == 0) return _mm512_permutexvar_ps(at, first);
+    at = with_high(at, words.high, cpu_high_shift(i, n_high), _mm512_set1_epi32(15));
+    if (n_high == 1) return _mm512_permutex2var_ps(first, at, _mm512_castsi512_ps(t->part[1]));
+    return _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_and_si512(at, _mm512_set1_epi32(63))), t->middle);
 }
 
-UNPACK void multiply_blocks(float *t, const uint8_t *panel, const uint8_t *x, size_t ldx, int n_row, int32_t n_k, bool add, int n_group,
-                            int n_high, int middle, bool has_m, int n_f)
+UNPACK __m512 numbers(const number_table *t, lane_words words, int n_high, int i, cpu_step step)
 {
-    const spec_block_form form = { .n_high = n_high, .has_m = has_m, .n_f = n_f };
-    const size_t scales = cpu_block_scales(&form), group_bytes = cpu_block_group(&form);
-    half_scales s[2];
-    __m512 acc[CPU_FEW][2];
+    return step == STEP_PAIRS ? pair_numbers(t, words, n_high, i) : float_numbers(t, words, n_high, i);
+}
+
+/* --- products: numbers are multiplied where they are, in registers, by up to ROWS_MANY rows at a time --- */
+
+/* Of words [w0, w1) of a group: acc [n_row][2 halves]; x is that of the group's first step. */
+UNPACK void multiply_words(__m512 acc[][2], const number_table *t, const uint32_t *group, const uint8_t *x, size_t ldx_bytes, int n_row, int n_high,
+                           int w0, int w1, cpu_step step)
+{
+    UNROLL
     for (int r = 0; r < n_row; r++) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
-    for (int32_t k = 0, g = 0; k < n_k; k += SPEC_SMALL_BLOCK, x += SPEC_SMALL_BLOCK / 2 * PAIR_BYTES) {
-        _mm_prefetch((const char *)panel + (size_t)(g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
-        _Pragma("GCC unroll 2")
-        for (int h = 0; h < 2; h++) {
-            if (g == 0) block_scales(&s[h], panel, h, has_m);
-            group_scales_of(&s[h], panel, h, g, n_f, has_m);
+    for (int word = w0; word < w1; word++) {
+        const lane_words words[2] = { load_words(group, word, n_high), load_words(group + 16, word, n_high) };
+        const uint8_t *const in = x + (size_t)(word * word_steps(step) * 4);
+        UNROLL
+        for (int i = 0; i < word_steps(step); i++)
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m512 v = numbers(t, words[h], n_high, i, step);
+                UNROLL
+                for (int r = 0; r < n_row; r++) acc[r][h] = multiply(acc[r][h], v, in + (size_t)r * ldx_bytes + (size_t)(4 * i), step);
+            }
+    }
+}
+
+enum { ROWS_MANY = 8, ROWS_HIGH = 6 /* of numbers that take more registers */ };
+
+/* t [n_row][32 of 64] of one panel; n_row and n_high are constants where this is called, n_high 2 is Q6_K's. */
+UNPACK void blocks_tile(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_k, int n_row, int n_high,
+                        cpu_step step)
+{
+    const number_table table = table_of(form->middle, n_high, step);
+    const int n_part = n_high == 2 ? 2 : 1, group_steps = 4 * word_steps(step);
+    const int32_t n_group = n_k / SPEC_SMALL_BLOCK;
+    const size_t ldx_bytes = x->ldx * (step == STEP_PAIRS ? 2 : 4);
+    group_place at = { panel, 0 };
+    __m512 sum[ROWS_MANY][2], acc[ROWS_MANY][2];
+    UNROLL
+    for (int r = 0; r < n_row; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+    for (int32_t g = 0; g < n_group; g++, at = next_group(at, form)) {
+        const uint8_t *const from = (const uint8_t *)x->x + (size_t)(g * group_steps) * 4;
+        UNROLL
+        for (int part = 0; part < n_part; part++) {
+            multiply_words(acc, &table, words_of_group(at, form), from, ldx_bytes, n_row, n_high, part * 4 / n_part, (part + 1) * 4 / n_part, step);
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m512 scale = scale_of(at, form, h, part);
+                UNROLL
+                for (int r = 0; r < n_row; r++) sum[r][h] = _mm512_fmadd_ps(scale, acc[r][h], sum[r][h]);
+            }
         }
-        multiply_group(acc, s, (const void *)(panel + scales + (size_t)g * group_bytes), x, ldx, n_row, n_high, middle, has_m);
-        if (++g == n_group) g = 0, panel += scales + (size_t)n_group * group_bytes;
+        if (!x->sum) continue;
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            const __m512 minimum = minimum_of(at, form, h);
+            UNROLL
+            for (int r = 0; r < n_row; r++) sum[r][h] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x->sum[r * n_group + g]), sum[r][h]);
+        }
     }
+    UNROLL
     for (int r = 0; r < n_row; r++)
-        for (int h = 0; h < 2; h++) put16(t + r * CPU_TASK_OUT + 16 * h, acc[r][h], add, NULL);
+        UNROLL
+        for (int h = 0; h < 2; h++) _mm512_storeu_ps(t + r * CPU_TASK_OUT + 16 * h, sum[r][h]);
 }
 
-UNPACK void multiply_form(float *t, const spec_block_form *form, const uint8_t *panel, const uint8_t *x, size_t ldx, int n_row, int32_t n_k,
-                          bool add)
+UNPACK void blocks_rows(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_k, int n_row, int n_high,
+                        cpu_step step)
 {
-    if (form->n_f == 16) multiply_blocks(t, panel, x, ldx, n_row, n_k, add, 8, 2, 32, false, 16);
-    else if (form->n_f == 8 && form->n_high) multiply_blocks(t, panel, x, ldx, n_row, n_k, add, 8, 1, 0, true, 8);
-    else if (form->n_f == 8) multiply_blocks(t, panel, x, ldx, n_row, n_k, add, 8, 0, 0, true, 8);
-    else if (form->n_high && form->has_m) multiply_blocks(t, panel, x, ldx, n_row, n_k, add, 1, 1, 0, true, 0);
-    else if (form->n_high) multiply_blocks(t, panel, x, ldx, n_row, n_k, add, 1, 1, 16, false, 0);
-    else if (form->has_m) multiply_blocks(t, panel, x, ldx, n_row, n_k, add, 1, 0, 0, true, 0);
-    else multiply_blocks(t, panel, x, ldx, n_row, n_k, add, 1, 0, 8, false, 0);
-}
-
-/* cpu_isa.blocks_few of weights in pairs */
-static inline void product_few(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
-                        const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
-{
-    (void)type; /* bf16 */
-    for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes) {
-        if (n_row == 1) multiply_form(t, form, w, x, ldx * (PAIR_BYTES / 2), 1, n_k, add);
-        else multiply_form(t, form, w, x, ldx * (PAIR_BYTES / 2), 2, n_k, add);
+    switch (n_row) {
+    case 1: blocks_tile(t, form, panel, x, n_k, 1, n_high, step); break;
+    case 2: blocks_tile(t, form, panel, x, n_k, 2, n_high, step); break;
+    case 3: blocks_tile(t, form, panel, x, n_k, 3, n_high, step); break;
+    case 4: blocks_tile(t, form, panel, x, n_k, 4, n_high, step); break;
+    case 5: blocks_tile(t, form, panel, x, n_k, 5, n_high, step); break;
+    case 6: blocks_tile(t, form, panel, x, n_k, 6, n_high, step); break;
+    case 7: if (n_high == 0) blocks_tile(t, form, panel, x, n_k, 7, n_high, step); break;
+    default: if (n_high == 0) blocks_tile(t, form, panel, x, n_k, 8, n_high, step); break;
     }
+}
+
+/* n_row rows in tiles of nearly equal height. */
+UNPACK void blocks_form(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
+                        int32_t n_row, int32_t n_k, int n_high, cpu_step step)
+{
+    const int32_t n_tile = cpu_parts(n_row, n_high ? ROWS_HIGH : ROWS_MANY);
+    for (int32_t p = 0; p < n_panel; p++, w += panel_bytes)
+        for (int32_t i = 0, r = 0, n; i < n_tile; i++, r += n) {
+            const cpu_blocks_x in = { (const uint8_t *)x->x + (size_t)r * x->ldx * (step == STEP_PAIRS ? 2 : 4), x->ldx,
+                                      x->sum ? x->sum + r * (n_k / SPEC_SMALL_BLOCK) : NULL };
+            n = cpu_parts(n_row - r, n_tile - i);
+            blocks_rows(t + r * CPU_TASK_OUT + p * CPU_PANEL, form, w, &in, n_k, n, n_high, step);
+        }
+}
+
+/* cpu_isa.blocks, of STEP_F32, and blocks_bf16, of STEP_PAIRS */
+UNPACK void product_blocks_of(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
+                              int32_t n_row, int32_t n_k, cpu_step step)
+{
+    if (form->n_high == 2) blocks_form(t, form, w, panel_bytes, n_panel, x, n_row, n_k, 2, step);
+    else if (form->n_high == 1) blocks_form(t, form, w, panel_bytes, n_panel, x, n_row, n_k, 1, step);
+    else blocks_form(t, form, w, panel_bytes, n_panel, x, n_row, n_k, 0, step);
 }

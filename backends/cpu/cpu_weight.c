@@ -35,8 +35,7 @@ static spec_status layout(const spec_device *dev, spec_weight *w, const spec_wei
     w->glu = d->glu;
     w->format = kept_format(d, given);
     w->compute = d->compute;
-    w->pairs = (w->format->dtype == SPEC_DTYPE_BF16 || w->format->form) && d->compute == SPEC_DTYPE_BF16 && dev->isa->bf16_pairs;
-    w->tables = w->pairs && w->format->form && w->format->form->n_high == 0 && dev->isa->tables;
+    w->pairs = w->format->dtype == SPEC_DTYPE_BF16 && d->compute == SPEC_DTYPE_BF16 && dev->isa->bf16_pairs;
     w->n_k = w->pairs ? d->n_in + d->n_in % 2 : d->n_in;
     w->n_panel = d->glu ? 2 * cpu_parts(d->n_out / 2, CPU_PANEL) : cpu_parts(d->n_out, CPU_PANEL);
     w->panel_bytes = speci_cpu_weight_offset(w, w->n_k);
