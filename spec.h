@@ -598,8 +598,8 @@ SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec
 /* Admits what was saved. On the same backend and device it goes on bit for bit as the saved one would have. What was not saved of its
  * request is for spec_sequence_set_request: before the next step, which tells the text that a stop string has held back. The drafter's
  * state was saved, too; a drafter of this session that finds no state of its own consumes the ids anew. Errors: those of
- * spec_sequence_add; E_IO (`read` returned non-zero); E_FORMAT, saying what differs: another model, compute type or version, bytes cut
- * short or changed, or, for a session with SPEC_SCAN_RECURRENT, a state of SPEC_SCAN_CHUNKED that lags. The ids of what was refused can
+ * spec_sequence_add; E_FORMAT, saying what differs: another model, compute type or version, bytes cut short (`read` returned non-zero)
+ * or changed, or, for a session with SPEC_SCAN_RECURRENT, a state of SPEC_SCAN_CHUNKED that lags. The ids of what was refused can
  * be admitted anew (spec_sequence_add). */
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
@@ -630,7 +630,9 @@ typedef struct spec_step_result {
 } spec_step_result; /* grows */
 /* One round for the sequences in seqs [n], each once: draft, score, verify, commit. results [n] receives a pointer for each. A
  * sequence whose text has ended goes on if it is given again. After E_DEVICE the sequences of the call can only be removed. After any
- * other error they are as before, with one exception: E_ABORTED while a prompt is consumed leaves what was consumed until then. */
+ * other error they are as before, and results are NULL, with two exceptions. E_ABORTED while a prompt is consumed leaves what was
+ * consumed until then. Where an application's drafter fails in `hidden` (spec_trees.h), that sequence can only be removed; if that was
+ * behind the commit, all have advanced, and results tell of them. */
 SPEC_API spec_status spec_step(spec_session *session, const spec_step_result **results, const int32_t *seqs, int32_t n);
 
 /* ------------------------------------------------------------------------------- generate --- */

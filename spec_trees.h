@@ -408,7 +408,7 @@ SPEC_API spec_status spec_tree_permute(const spec_tree *tree, spec_tree *out, co
  * becomes deterministic. */
 SPEC_API void spec_tree_prune(spec_tree *tree, int32_t *map, const uint8_t *keep, int by_slot);
 /* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
- * The result is SPEC_TREE_DETERMINISTIC. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
+ * The result is SPEC_TREE_DETERMINISTIC. E_INVALID when the roots differ, E_FULL, E_NOMEM. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(spec_tree *out, int32_t *map_b, const spec_tree *a, const spec_tree *b);
 /* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >=
  * 1. */

@@ -53,6 +53,17 @@ static void failing_free(void *user, void *p, size_t bytes)
     free(p);
 }
 
+/* What the library takes past an allocator comes from calloc, which the linker wraps. */
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+static atomic_llong n_calloc;
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    atomic_fetch_add(&n_calloc, 1);
+    return __real_calloc(n, size);
+}
+
 /* A backend's table with device memory that fails. */
 static failing device;
 static const spec_backend_ops *inner;
@@ -113,6 +124,9 @@ typedef struct run {
     spec_drafter *drafters[N_DRAFTER]; /* a model, one that asks for hidden rows, and two from text */
     spec_session *s;
     spec_result result;
+    int32_t n_prompt_step, seq;
+    spec_stop stop;
+    spec_draft_combine combine;
 } run;
 
 static char target_dir[64], drafter_dir[64], other_dir[64];
@@ -186,6 +200,7 @@ static spec_session_params session_params(const run *r)
     p.n_seq = 2, p.n_ctx = 100;
     p.taps = taps, p.n_tap = 2;
     p.drafters = r->drafters, p.n_drafter = N_DRAFTER;
+    p.n_prompt_step = r->n_prompt_step, p.combine = r->combine;
     return p;
 }
 
@@ -389,6 +404,119 @@ static void sequences_survive(void **state)
     expect_nothing_left(&f, 0);
 }
 
+/* --- in the middle of a text --- */
+
+static const int32_t prompt[] = { 1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 1, 2, 4, 1 };
+enum { N_PROMPT = sizeof prompt / sizeof *prompt, N_FIRST = 9 };
+
+static spec_status add(run *r)
+{
+    spec_request p = SPEC_REQUEST_INIT;
+    p.n_predict = 10, p.ignore_eos = 1;
+    return spec_sequence_add(r->s, &r->seq, prompt, N_FIRST, &p);
+}
+
+static spec_status append(run *r) { return spec_sequence_append(r->s, r->seq, prompt + N_FIRST, N_PROMPT - N_FIRST, NULL); }
+
+static spec_status step(run *r)
+{
+    const spec_step_result *result;
+    SPEC_TRY(spec_step(r->s, &result, &r->seq, 1));
+    r->stop = result->stop;
+    return SPEC_OK;
+}
+
+/* The sequence goes on as its copy. */
+static spec_status fork_to_copy(run *r)
+{
+    int32_t copy;
+    SPEC_TRY(spec_sequence_fork(r->s, &copy, r->seq));
+    OK(spec_sequence_remove(r->s, r->seq));
+    r->seq = copy;
+    return SPEC_OK;
+}
+
+/* A call that failed for want of memory is made again. */
+static void call_again(run *r, const failing *f, spec_status (*call)(run *))
+{
+    const int n_failed = atomic_load(&f->failed);
+    spec_status status = call(r);
+    if (status == SPEC_E_NOMEM && atomic_load(&f->failed) > n_failed) status = call(r);
+    if (status != SPEC_OK)
+        fail_msg("variant %d, allocation %lld failed: %s \"%s\"", (int)(r->variant - variants), atomic_load(&f->fail_at),
+                 spec_status_name(status), spec_last_error());
+}
+
+/* Prompts that steps consume, a copy, and what follows each of them. */
+static size_t talk(run *r, const failing *f, int32_t *ids)
+{
+    static spec_status (*const turns[])(run *) = { add, append, fork_to_copy, append };
+    for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        call_again(r, f, turns[i]);
+        if (turns[i] == fork_to_copy) continue;
+        do call_again(r, f, step);
+        while (r->stop == SPEC_STOP_NONE);
+    }
+    const int32_t *now;
+    size_t n;
+    OK(spec_sequence_ids(r->s, &now, &n, r->seq));
+    memcpy(ids, now, n * sizeof *ids);
+    return n;
+}
+
+/* Memory that is missing in the middle of a text costs neither the sequence nor a token, whoever drafts. */
+static void texts_survive(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * N_VARIANT; i++) {
+        failing f;
+        const spec_allocator allocator = { failing_alloc, failing_free, &f };
+        int32_t want[200], ids[200];
+        size_t n_want = 0;
+        long long n = 0;
+        reset(&f, 0, false);
+        run r = { .allocator = &allocator, .variant = &variants[i / 2], .n_prompt_step = 1,
+                  .combine = i % 2 ? SPEC_DRAFT_UNION : SPEC_DRAFT_FIRST };
+        for (size_t k = 0; k + 2 < sizeof calls / sizeof *calls; k++) OK(calls[k].call(&r));
+        do {
+            OK(open_session(&r));
+            atomic_store(&f.failed, 0);
+            atomic_store(&f.fail_at, n > 0 ? atomic_load(&f.calls) + n : 0);
+            const size_t n_ids = talk(&r, &f, ids);
+            if (n == 0) memcpy(want, ids, n_ids * sizeof *ids), n_want = n_ids;
+            assert_int_equal(n_ids, n_want);
+            assert_memory_equal(ids, want, n_ids * sizeof *ids);
+            spec_session_close(r.s);
+            r.s = NULL;
+        } while (n++ == 0 || atomic_load(&f.failed) > 0);
+        finish(&r);
+        expect_nothing_left(&f, n);
+        assert_true(n > 10);
+    }
+}
+
+/* Steps take no memory, neither through the allocator nor past it; with UNION, where drafters are united. */
+static void steps_take_nothing(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * N_VARIANT; i++) {
+        if (variants[i / 2].dir == other_dir) continue; /* its tokenizer writes what was emitted, which takes memory */
+        failing f;
+        const spec_allocator allocator = { failing_alloc, failing_free, &f };
+        reset(&f, 0, false);
+        run r = { .allocator = &allocator, .variant = &variants[i / 2], .combine = i % 2 ? SPEC_DRAFT_UNION : SPEC_DRAFT_FIRST };
+        for (size_t k = 0; k + 1 < sizeof calls / sizeof *calls; k++) OK(calls[k].call(&r));
+        OK(add(&r));
+        OK(step(&r)); /* the index of prompt lookup grows by pieces: not by so few tokens */
+        const long long n_alloc = atomic_load(&f.calls), n_past = atomic_load(&n_calloc);
+        for (int k = 0; k < 8; k++) OK(step(&r));
+        assert_int_equal(atomic_load(&f.calls), n_alloc);
+        assert_int_equal(atomic_load(&n_calloc), n_past);
+        finish(&r);
+        expect_nothing_left(&f, 0);
+    }
+}
+
 typedef struct saved_bytes {
     uint8_t data[1 << 17];
     size_t n, at;
@@ -548,6 +676,8 @@ int main(void)
         cmocka_unit_test(device_memory_fails),
         cmocka_unit_test(generation_keeps_what_was_said),
         cmocka_unit_test(sequences_survive),
+        cmocka_unit_test(texts_survive),
+        cmocka_unit_test(steps_take_nothing),
         cmocka_unit_test(copies_fail),
         cmocka_unit_test(tokenizers_fail),
     };

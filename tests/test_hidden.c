@@ -543,11 +543,19 @@ static void check_refusals(taps_worker *w)
     OK(spec_step(s, &r, &seqs[1], 1));
     OK(spec_sequence_remove(s, seqs[0]));
     OK(spec_sequence_add(s, &seqs[0], t.ids, 20, NULL));
-    const spec_step_result *both[2];
+    const spec_step_result *both[2] = { NULL, NULL };
+    const int32_t *ids;
+    size_t n_ids;
     l.fail_in = 1; /* of two sequences in one step the first */
     const int32_t n = l.of[seqs[1]].n;
     FAILS(spec_step(s, both, seqs, 2), SPEC_E_ABORTED, "rows are not wanted");
     assert_true(l.of[seqs[1]].n > n);
+    for (int32_t i = 0; i < 2; i++) { /* what was committed is told */
+        OK(spec_sequence_ids(s, &ids, &n_ids, seqs[i]));
+        assert_non_null(both[i]);
+        assert_true(both[i]->n_tokens > 0);
+        assert_memory_equal(both[i]->tokens, ids + n_ids - both[i]->n_tokens, (size_t)both[i]->n_tokens * sizeof *ids);
+    }
     FAILS(spec_step(s, &r, &seqs[0], 1), SPEC_E_STATE, "");
     OK(spec_step(s, &r, &seqs[1], 1));
     spec_session_close(s);

@@ -112,7 +112,7 @@ static spec_status unite(model_draft *m, int32_t seq)
 {
     spec_tree *fresh = m->seqs[seq].ask.tree, *again = &m->chain.again[seq], *merged = &m->chain.merged;
     for (; again->n > 1; again->n--) {
-        if (spec_tree_union(merged, NULL, fresh, again) != SPEC_OK || merged->n > fresh->cap) continue;
+        if (speci_tree_union(merged, m->path, fresh, again) != SPEC_OK || merged->n > fresh->cap) continue;
         if (merged->n == fresh->n) return SPEC_OK;
         for (int32_t i = 0; i < merged->n; i++) merged->q_row[i] = -1;
         return spec_tree_copy(fresh, merged);

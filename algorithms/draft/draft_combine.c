@@ -105,8 +105,9 @@ static void take_merged(speci_drafters *all, speci_draft_seq *q, int32_t k)
 /* Leaves that do not fit are left out, the last ones first. */
 static void unite(speci_drafters *all, speci_draft_seq *q, spec_tree *other, int32_t k)
 {
+    int32_t map[SPECI_MAX_NODE];
     for (; other->n > 1; other->n--) {
-        if (spec_tree_union(&all->merged, NULL, q->tree, other) != SPEC_OK) continue;
+        if (speci_tree_union(&all->merged, map, q->tree, other) != SPEC_OK) continue;
         take_merged(all, q, k);
         q->by = -1, q->builder = NULL;
         return;
@@ -134,8 +135,9 @@ static spec_status forget_rows(speci_drafters *all, speci_draft_seq *q)
 {
     spec_tree *t = q->tree;
     if (t->kind == SPEC_TREE_SAMPLED_IID) {
+        int32_t map[SPECI_MAX_NODE];
         spec_status status;
-        while ((status = spec_tree_union(&all->merged, NULL, t, t)) == SPEC_E_FULL) t->n--; /* the session would cut it, too */
+        while ((status = speci_tree_union(&all->merged, map, t, t)) == SPEC_E_FULL) t->n--; /* the session would cut it, too */
         SPEC_TRY(status);
         take_merged(all, q, 0);
     }

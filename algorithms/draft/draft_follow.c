@@ -27,6 +27,7 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q)
     const int32_t *ids = q->ids + s->own.n_from, n = q->n_ids - s->own.n_from;
     const bool prompt = s->own.n_from == 0 || n > PROMPT;
     int32_t n_own;
+    if (m->is_head) speci_draft_head_see(m, q, s->n_told);
     if (m->is_head || s->outgrown || n == 0) return SPEC_OK;
     if (!m->vocab.map) SPEC_TRY(take_ids(m, &s->own, ids, n));
     else SPEC_TRY(speci_translate(&s->own, m->vocab.map, ids, n, prompt || m->vocab.by_text));
@@ -52,7 +53,7 @@ void speci_draft_commit_fed(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
     int32_t n_ids, n = 0;
-    const int32_t *ids = speci_translated(&s->own, &n_ids), base = m->exec->kind->n_past(m->exec, seq);
+    const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq);
     if (s->n_fed == 0 || s->rides) { /* a path that is pending stays so */
         s->fed.n = s->n_fed = 0, s->rides = false;
         return;
@@ -73,7 +74,7 @@ spec_status speci_draft_consume(model_draft *m, int32_t seq)
     const speci_draft_site *site = m->d->site;
     const speci_prefill_hooks hooks = { .poll = site->stopped, .arg = site->stopped_arg };
     int32_t n;
-    const int32_t *ids = speci_translated(&m->seqs[seq].own, &n), first = m->exec->kind->n_past(m->exec, seq);
+    const int32_t *ids = speci_draft_ids(m, seq, &n), first = m->exec->kind->n_past(m->exec, seq);
     const spec_status status = m->exec->kind->prefill(m->exec, seq, ids + first, first < n - 1 ? (size_t)(n - 1 - first) : 0, &hooks);
     if (status == SPEC_OK || status == SPEC_E_ABORTED || status == SPEC_E_DEVICE) return status;
     m->exec->kind->end(m->exec, seq);
@@ -93,7 +94,7 @@ spec_status speci_draft_catch_up(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
     int32_t n_ids;
-    const int32_t *ids = speci_translated(&s->own, &n_ids);
+    const int32_t *ids = speci_draft_ids(m, seq, &n_ids);
     if (!m->is_head && n_ids - m->exec->kind->n_past(m->exec, seq) > PROMPT) SPEC_TRY(speci_draft_consume(m, seq));
     for (;;) {
         const int32_t base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;

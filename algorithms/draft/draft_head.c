@@ -22,15 +22,19 @@ spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *targ
 /* --- in step with the sequence --- */
 
 /* But for the executor's slot. */
-spec_status speci_draft_head_begin(model_draft *m, const speci_draft_seq *q, int32_t first)
+void speci_draft_head_begin(model_draft *m, int32_t seq, int32_t first)
 {
-    model_seq *s = &m->seqs[q->seq];
+    model_seq *s = &m->seqs[seq];
     s->begun = true, s->outgrown = false;
     s->fed.n = s->n_fed = 0;
-    s->first = first, s->n_told = 0;
+    s->first = first, s->n_told = s->n_ids = 0;
     s->kept[0].n = s->kept[1].n = s->half = s->rode_at = 0, s->rides = false;
-    s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
-    return speci_buf_reserve(&s->own.ids, (size_t)speci_draft_room_of(m, q) * sizeof(int32_t));
+}
+
+void speci_draft_head_see(model_draft *m, const speci_draft_seq *q, int32_t n)
+{
+    model_seq *s = &m->seqs[q->seq];
+    s->ids = q->ids + s->first + 1, s->n_ids = n;
 }
 
 /* Rows [from, from + n) of h, those of the ids behind the ones that were told. */
@@ -45,10 +49,10 @@ static spec_status keep_rows(model_draft *m, int32_t seq, const speci_draft_hidd
     return speci_draft_told_copy(m);
 }
 
-static spec_status begin(model_draft *m, const speci_draft_seq *q, int32_t first)
+static void begin(model_draft *m, int32_t seq, int32_t first)
 {
-    m->exec->kind->begin(m->exec, q->seq);
-    return speci_draft_head_begin(m, q, first);
+    m->exec->kind->begin(m->exec, seq);
+    speci_draft_head_begin(m, seq, first);
 }
 
 /* Feeds what is kept, as chains, until it is all covered: behind it other rows have come. */
@@ -56,7 +60,7 @@ static spec_status feed_kept(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
     int32_t n_ids;
-    const int32_t *ids = speci_translated(&s->own, &n_ids);
+    const int32_t *ids = speci_draft_ids(m, seq, &n_ids);
     for (;;) {
         speci_draft_commit_fed(m, seq);
         const int32_t base = m->exec->kind->n_past(m->exec, seq), left = s->n_told - base;
@@ -95,11 +99,9 @@ static spec_status take_prompt(model_draft *m, const speci_draft_seq *q, const s
     const int32_t n = h->first + h->n == q->n_ids - 1 ? h->n - 1 : h->n;
     if (n > 0) {
         SPEC_TRY(feed_kept(m, q->seq));
-        int32_t n_ids;
-        const int32_t *ids = speci_translated(&s->own, &n_ids);
         giving g = { m, h, s->n_told };
         const speci_prefill_hooks hooks = { .give = give, .arg = &g };
-        SPEC_TRY(m->exec->kind->prefill(m->exec, q->seq, ids + s->n_told, (size_t)n, &hooks));
+        SPEC_TRY(m->exec->kind->prefill(m->exec, q->seq, s->ids + s->n_told, (size_t)n, &hooks));
         s->n_told += n;
     }
     return keep_rows(m, q->seq, h, n, h->n - n);
@@ -116,10 +118,10 @@ spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, co
 {
     model_draft *m = d->state;
     model_seq *s = &m->seqs[q->seq];
-    if (!s->begun) SPEC_TRY(begin(m, q, h->first));
+    if (!s->begun) begin(m, q->seq, h->first);
     if (s->outgrown) return SPEC_OK;
-    SPEC_TRY(speci_buf_add(&s->own.ids, q->ids + h->first + 1, (size_t)h->n * sizeof *q->ids));
-    s->outgrown = m->n_ctx > 0 && (int32_t)(s->own.ids.n / sizeof *q->ids) > m->n_ctx;
+    speci_draft_head_see(m, q, s->n_told + h->n);
+    s->outgrown = m->n_ctx > 0 && s->n_ids > m->n_ctx;
     if (s->outgrown) return SPEC_OK;
     return h->row ? take_path(m, q->seq, h) : take_prompt(m, q, h);
 }
@@ -130,7 +132,8 @@ spec_status speci_draft_head_prefill(speci_draft *d, const speci_draft_seq *q)
     model_draft *m = d->state;
     const model_seq *s = &m->seqs[q->seq];
     if (s->begun && (s->outgrown || s->first + s->n_told == q->n_ids - 1)) return SPEC_OK;
-    return begin(m, q, q->n_ids - 1);
+    begin(m, q->seq, q->n_ids - 1);
+    return SPEC_OK;
 }
 
 spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
@@ -138,10 +141,9 @@ spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int3
     model_draft *m = d->state;
     const model_seq *from = &m->seqs[q->seq];
     model_seq *s = &m->seqs[to];
-    SPEC_TRY(speci_draft_head_begin(m, &(speci_draft_seq){ .seq = to, .ids = q->ids, .n_ids = q->n_ids }, from->first));
+    speci_draft_head_begin(m, to, from->first);
     s->outgrown = from->outgrown;
     if (from->outgrown) return SPEC_OK;
-    SPEC_TRY(speci_buf_add(&s->own.ids, from->own.ids.data, from->own.ids.n));
     s->n_told = from->n_told;
     SPEC_TRY(m->exec->kind->copy(m->exec, q->seq, to));
     for (int32_t k = 0; k < m->told.n_tap; k++)

@@ -50,7 +50,7 @@ spec_status speci_draft_head_save(speci_draft *d, const speci_draft_seq *q, uint
     if (!put) return SPEC_OK;
     SPEC_TRY(put(arg, &h, sizeof h));
     if (h.outgrown) return SPEC_OK;
-    if (h.n_ids > 0) SPEC_TRY(put(arg, s->own.ids.data, (size_t)h.n_ids * sizeof(int32_t)));
+    if (h.n_ids > 0) SPEC_TRY(put(arg, q->ids + h.first + 1, (size_t)h.n_ids * sizeof(int32_t)));
     SPEC_TRY(put_rows(m, q->seq, &h, put, arg));
     return m->exec->kind->write(m->exec, q->seq, put, arg);
 }
@@ -70,19 +70,6 @@ static spec_status check_start(const model_draft *m, const speci_draft_seq *q, c
                           (unsigned long long)own);
     *left -= own;
     return speci_exec_check_bytes(m->exec, h->n_past, 0, *left, "head");
-}
-
-static spec_status get_ids(const model_draft *m, model_seq *s, int32_t n, speci_get_fn get, void *arg)
-{
-    if (n == 0) return SPEC_OK;
-    SPEC_TRY(speci_buf_reserve(&s->own.ids, (size_t)n * sizeof(int32_t)));
-    SPEC_TRY(get(arg, s->own.ids.data, (size_t)n * sizeof(int32_t)));
-    s->own.ids.n = (size_t)n * sizeof(int32_t);
-    const int32_t *ids = (const int32_t *)(const void *)s->own.ids.data;
-    for (int32_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= m->model->n_vocab)
-            return speci_fail(SPEC_E_FORMAT, "saved sequence: token %d of its head is %d of %d", i, ids[i], m->model->n_vocab);
-    return SPEC_OK;
 }
 
 static spec_status get_rows(model_draft *m, int32_t seq, const saved_start *h, speci_get_fn get, void *arg)
@@ -110,11 +97,11 @@ spec_status speci_draft_head_restore(speci_draft *d, const speci_draft_seq *q, u
     if (bytes < sizeof h) return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of a head", (unsigned long long)bytes);
     SPEC_TRY(get(arg, &h, sizeof h));
     uint64_t left = bytes - sizeof h;
-    SPEC_TRY(speci_draft_head_begin(m, q, h.first));
+    speci_draft_head_begin(m, q->seq, h.first);
     s->outgrown = h.outgrown || (m->n_ctx > 0 && h.n_ids > m->n_ctx);
     if (s->outgrown) return speci_draft_skip(left, get, arg);
     SPEC_TRY(check_start(m, q, &h, &left));
-    SPEC_TRY(get_ids(m, s, h.n_ids, get, arg));
+    SPEC_TRY(speci_draft_skip((uint64_t)h.n_ids * sizeof(int32_t), get, arg)); /* the sequence has them */
     SPEC_TRY(get_rows(m, q->seq, &h, get, arg));
     s->n_told = h.n_ids;
     return m->exec->kind->read(m->exec, q->seq, h.n_past, 0, left, get, arg);

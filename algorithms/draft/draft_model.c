@@ -233,7 +233,7 @@ static int32_t depth_of(const model_draft *m, const speci_draft_seq *q)
     const model_seq *s = &m->seqs[q->seq];
     const bool shares = !m->vocab.feed || m->vocab.map->n_twin > 0;
     int32_t n_ids;
-    (void)speci_translated(&s->own, &n_ids);
+    (void)speci_draft_ids(m, q->seq, &n_ids);
     if (!shares || s->outgrown || n_ids == 0 || s->own.n_held > 0) return 0;
     const int32_t depth = m->vocab.by_text ? m->b->info.depth : speci_min32(q->depth_max, m->b->info.depth);
     return m->n_ctx > 0 ? speci_min32(depth, m->n_ctx - n_ids + 1) : depth;

@@ -9,7 +9,7 @@
 /* A sequence, as the drafter's executor knows it. */
 typedef struct model_seq {
     bool begun, outgrown;  /* outgrown: the executor has no position for its last id */
-    speci_translation own; /* the sequence in the drafter's ids; those of the target, where the vocabulary is the same */
+    speci_translation own; /* of a model: the sequence in its ids; those of the target, where the vocabulary is the same */
     spec_tree fed;         /* what the executor was fed since its last commit: [0, fed.n) is known to the host */
     int32_t n_fed;
     spec_tree written;     /* of drafts by text: the tree of the drafter's ids */
@@ -21,6 +21,8 @@ typedef struct model_seq {
     int32_t n_chain, n_row, n_seen; /* host-driven growth: committed nodes of `fed`, rows asked for, rows seen */
     /* Of a head, whose id i stands behind position first + i of the sequence, and is fed beside that position's hidden row. */
     int32_t first;
+    const int32_t *ids;    /* [n_ids] the session's own, while a hook runs: so rows that come need no memory */
+    int32_t n_ids;
     int32_t n_told;        /* ids whose rows were told */
     int32_t n_given;       /* of `fed`, the nodes in front that have rows of the target: only these are ever committed */
     /* Of a head that no drafted token enters: the rows of the chain under way and of the one before, which began behind `at` ids. */
@@ -135,8 +137,17 @@ int32_t speci_draft_positions(const model_draft *m, int32_t n_ctx);
 /* For its ids, so that steps take no memory: all of a context. */
 int64_t speci_draft_room_of(const model_draft *m, const speci_draft_seq *q);
 
-/* In step with the sequence (draft_follow.c). It begins anew in the drafter's ids, all of q->ids; and goes on with those that are new: a
- * head's come with their rows. */
+/* A sequence's ids, as the executor is fed them. */
+static inline const int32_t *speci_draft_ids(const model_draft *m, int32_t seq, int32_t *n)
+{
+    const model_seq *s = &m->seqs[seq];
+    if (!m->is_head) return speci_translated(&s->own, n);
+    *n = s->n_ids;
+    return s->ids;
+}
+
+/* In step with the sequence (draft_follow.c). It begins anew in the drafter's ids, all of q->ids; and goes on with those that are new; a
+ * head sees those whose rows were told. */
 spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q);
 spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q);
 /* Commits what the executor was fed and is now committed: but the last id, whose row a draft needs anew, and nothing that a head was fed
@@ -176,10 +187,11 @@ void speci_draft_choose_riders(model_draft *m);
 void speci_draft_join_riders(model_draft *m, speci_draft_seq *seqs, int32_t n);
 spec_status speci_draft_again(model_draft *m, bool *taken);
 
-/* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; and its hooks,
- * those of saved sequences in draft_head_save.c. */
+/* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; sees the first n of its
+ * ids; and its hooks, those of saved sequences in draft_head_save.c. */
 spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *target);
-spec_status speci_draft_head_begin(model_draft *m, const speci_draft_seq *q, int32_t first);
+void speci_draft_head_begin(model_draft *m, int32_t seq, int32_t first);
+void speci_draft_head_see(model_draft *m, const speci_draft_seq *q, int32_t n);
 spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h);
 spec_status speci_draft_head_prefill(speci_draft *d, const speci_draft_seq *q);
 spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int32_t to);

@@ -86,7 +86,8 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
     memcpy(r.part->path, path, (size_t)n_path * sizeof *path);
     r.part->n_path = n_path, r.part->token = token;
     SPEC_TRY(speci_commit_start(s, &r));
-    return speci_commit_read(s, &r);
+    SPEC_TRY(speci_commit_read(s, &r));
+    return r.told;
 }
 
 spec_status spec_rollback(spec_session *s, int32_t seq)

@@ -472,10 +472,10 @@ static spec_stop stop_of(const spec_session *s, const engine_seq *q)
     return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
 }
 
-/* Drafters are told of all parts, even if one of them fails. */
+/* Drafters are told of all parts, even if one of them fails: all are committed. */
 spec_status speci_commit_read(spec_session *s, engine_round *r)
 {
-    spec_status status = SPEC_OK, told = SPEC_OK;
+    r->told = SPEC_OK;
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
         engine_seq *q = &s->seqs[p->seq];
@@ -484,14 +484,14 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         q->proposal.round = 0;
         q->part = -1;
         q->n_step++;
-        if (s->drafters.n > 0) told = tell_drafters(s, p);
-        if (told != SPEC_OK) status = told;
+        const spec_status told = s->drafters.n > 0 ? tell_drafters(s, p) : SPEC_OK;
+        if (told != SPEC_OK) r->told = told;
         q->n_told = q->n_ids;
         q->stop = stop_of(s, q);
         if (q->text.tokenizer)
             SPEC_TRY(speci_text_add(&q->text, &q->request, q->ids + q->n_ids - p->n_path, p->n_path, &q->stop));
     }
-    if (status == SPEC_OK && s->watches) speci_watch_round(s, r);
+    if (r->told == SPEC_OK && s->watches) speci_watch_round(s, r);
     r->n_part = 0;
-    return status;
+    return SPEC_OK;
 }

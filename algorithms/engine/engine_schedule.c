@@ -301,6 +301,7 @@ spec_status spec_step(spec_session *s, const spec_step_result **results, const i
     SPEC_NEED(results || n == 0, "results");
     const engine_round *r = NULL;
     int32_t n_ready;
+    for (int32_t i = 0; i < n; i++) results[i] = NULL;
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
     SPEC_TRY(speci_session_check(s, seqs, n));
     SPEC_TRY(consume_prompts(s, seqs, n, s->step_seqs, &n_ready));
@@ -312,5 +313,5 @@ spec_status spec_step(spec_session *s, const spec_step_result **results, const i
         else tell_waiting(s, i, seqs[i]);
         results[i] = &s->step_results[i];
     }
-    return SPEC_OK;
+    return r ? r->told : SPEC_OK;
 }

@@ -23,6 +23,9 @@ int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
 /* The nodes level by level, siblings in that order: node [t->n], and the place there of each one's parent [t->n] (-1: root). */
 void speci_tree_levels(const spec_tree *t, int32_t *node, int32_t *parent);
 
+/* As spec_tree_union, without memory of its own: map [the larger of the two] receives where b's nodes are. */
+spec_status speci_tree_union(spec_tree *out, int32_t *map, const spec_tree *a, const spec_tree *b);
+
 /* Does sibling j stand before sibling i? */
 static inline bool speci_tree_before(const spec_tree *t, int32_t j, int32_t i)
 {

@@ -1,6 +1,8 @@
 /* tree_merge.c - trees from trees: pruned and united. */
 #include "algorithms/tree/tree.h"
 
+#include <string.h>
+
 /* Siblings of i that stand before it and are dropped, or (dropped false) that stay: map says which, -1 = dropped. */
 static int32_t n_before(const spec_tree *t, const int32_t *map, int32_t i, bool dropped)
 {
@@ -63,23 +65,30 @@ static spec_status merge(spec_tree *out, const spec_tree *from, int32_t *map)
     return SPEC_OK;
 }
 
-spec_status spec_tree_union(spec_tree *out, int32_t *map_b, const spec_tree *a, const spec_tree *b)
+spec_status speci_tree_union(spec_tree *out, int32_t *map, const spec_tree *a, const spec_tree *b)
 {
-    SPEC_NEED(a, "a");
-    SPEC_NEED(b, "b");
-    SPEC_NEED(out, "out");
     if (out == a || out == b) return speci_fail(SPEC_E_INVALID, "a tree cannot be united into itself");
     if (a->n < 1 || b->n < 1 || a->token[0] != b->token[0])
         return speci_fail(SPEC_E_INVALID,
                           "only trees with the same root can be united: %d nodes from token %d, %d from %d", a->n,
                           a->n > 0 ? a->token[0] : -1, b->n, b->n > 0 ? b->token[0] : -1);
-    int32_t *map = speci_alloc(NULL, (size_t)(a->n > b->n ? a->n : b->n), sizeof *map);
-    if (!map) return SPEC_E_NOMEM;
     out->n = 0;
     out->kind = SPEC_TREE_DETERMINISTIC;
     spec_status status = merge(out, a, map);
-    if (status == SPEC_OK) status = merge(out, b, map_b ? map_b : map);
+    if (status == SPEC_OK) status = merge(out, b, map);
     if (status != SPEC_OK) out->n = 0; /* no half of a union */
+    return status;
+}
+
+spec_status spec_tree_union(spec_tree *out, int32_t *map_b, const spec_tree *a, const spec_tree *b)
+{
+    SPEC_NEED(a, "a");
+    SPEC_NEED(b, "b");
+    SPEC_NEED(out, "out");
+    int32_t *map = speci_alloc(NULL, (size_t)speci_max32(1, speci_max32(a->n, b->n)), sizeof *map);
+    if (!map) return SPEC_E_NOMEM;
+    const spec_status status = speci_tree_union(out, map, a, b);
+    if (status == SPEC_OK && map_b) memcpy(map_b, map, (size_t)b->n * sizeof *map);
     speci_free(NULL, map);
     return status;
 }
