@@ -114,15 +114,16 @@ static double first_ms(const speci_choice *c, int32_t arm, int32_t n_seq)
 static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     speci_ratios *r = &c->arms[arm].loads[speci_choice_load(o->n_seq)];
-    const double ms = round_ms(c, o), took = fmax(o->ms - first_ms(c, arm, o->n_seq), 0);
+    const double ms = round_ms(c, o), once = first_ms(c, arm, o->n_seq) + (arm > 0 ? c->lag_ms : 0), took = fmax(o->ms - once, 0);
     if (c->costs.measured && (arm == c->arm || r->n < FEW) && ms > 0) r->ratio[r->n++ % SPECI_RATIOS] = took / ms;
 }
 
 /* --- what an arm is worth --- */
 
-/* A round of an arm: tokens of a sequence, and the time of all. first_ms: what it takes more since its passes are new. */
+/* A round of an arm: tokens of a sequence, and the time of all. first_ms: what it takes more since its passes are new; lag_ms: since its
+ * drafters have to catch up. Both of several sequences. */
 typedef struct arm_prospect {
-    double n_emitted, n_emitted_least, ms, ms_most, first_ms;
+    double n_emitted, n_emitted_least, ms, ms_most, first_ms, lag_ms;
 } arm_prospect;
 
 /* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
@@ -166,6 +167,12 @@ static int32_t next_asked(uint64_t *rest, double left)
     return i;
 }
 
+/* A drafter that was not used for some rounds has not seen their tokens. */
+static double lag_ms(const speci_choice *c, int32_t source, int32_t n_seq)
+{
+    return n_seq > 1 && c->costs.lag ? c->costs.lag(c->costs.arg, source) : 0;
+}
+
 static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources, double usual)
 {
     arm_prospect p = { .n_emitted = 1, .n_emitted_least = 1 };
@@ -174,7 +181,7 @@ static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, co
     for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) {
         p.n_emitted += left * sources[i].n_accepted;
         p.n_emitted_least += left * sources[i].n_accepted_least;
-        p.ms += draft_ms(c, i, left * n_seq);
+        p.ms += draft_ms(c, i, left * n_seq), p.lag_ms += left * lag_ms(c, i, n_seq);
         n_node += left * sources[i].n_node;
         share += left * sources[i].share;
     }
@@ -209,7 +216,7 @@ static double most_emitted(const speci_choice *c, int32_t arm, const speci_prosp
 /* Is there credit for what a trial of the arm is expected to lose against the best one? */
 static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
 {
-    const double lost = p->ms + p->first_ms - n_seq * p->n_emitted / c->best_rate;
+    const double lost = p->ms + p->first_ms + p->lag_ms - n_seq * p->n_emitted / c->best_rate;
     return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
@@ -217,7 +224,7 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
  * little: credit alone bounds those. */
 static bool is_safe(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain, int32_t n_seq)
 {
-    const double lost = (p->ms_most + p->first_ms) / plain->ms - p->n_emitted_least;
+    const double lost = (p->ms_most + p->first_ms + p->lag_ms) / plain->ms - p->n_emitted_least;
     return n_seq == 1 || fmin(lost, MOST_RESERVE) <= fmax(c->reserve, 0);
 }
 
@@ -252,7 +259,9 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
     c->plain_ms = p[0].ms;
     const bool first = c->n_round == 0 || (c->costs.measured && c->arms[0].loads[speci_choice_load(n_seq)].n == 0);
-    return first ? 0 : choose_trial(c, p, sources, n_seq);
+    const int32_t arm = first ? 0 : choose_trial(c, p, sources, n_seq);
+    c->lag_ms = p[arm].lag_ms;
+    return arm;
 }
 
 static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)

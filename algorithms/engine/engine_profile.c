@@ -315,6 +315,16 @@ static double first_passes_ms(const spec_session *s, int32_t k, const spec_build
     return speci_choice_draft_ms(b, &each, n_seq);
 }
 
+/* Of the session's round. */
+static double lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+{
+    const speci_draft *d = &s->drafters.draft[k];
+    (void)n_seq;
+    if (!d->kind->lag) return 0;
+    const speci_draft_lag lag = d->kind->lag(d, b, s->round.seqs, s->round.n);
+    return lag.n_pass > 0 ? lag.n_pass * speci_cost_ms(&s->draft_costs[k], lag.n_row / lag.n_pass) : 0;
+}
+
 static double with_builder(const spec_session *s, int32_t k, int32_t builder, double n_seq, passes_fn passes)
 {
     const spec_builder *b = speci_draft_builder(&s->drafters.draft[k], builder);
@@ -342,6 +352,8 @@ static double first_ms(const void *session, int32_t source, int32_t n_seq)
     return source < 0 ? s->first_ms[0][speci_choice_load(n_seq)] : of_source(s, source, n_seq, first_passes_ms);
 }
 
+static double lag_ms(const void *session, int32_t source) { return of_source(session, source, 0, lag_passes_ms); }
+
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile)
 {
     s->profile.struct_size = sizeof s->profile;
@@ -354,6 +366,7 @@ spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *pr
     }
     SPEC_TRY(speci_choice_open(&s->choice, adapt));
     SPEC_TRY(speci_watch_open(s));
-    s->choice.costs = (speci_step_costs){ .target = target_ms, .draft = draft_ms, .arg = s, .measured = profile == NULL, .first = first_ms };
+    s->choice.costs = (speci_step_costs){ .target = target_ms, .draft = draft_ms, .arg = s, .measured = profile == NULL, .first = first_ms,
+                                           .lag = lag_ms };
     return s->choice.mode == SPEC_ADAPT_COST ? complete(s) : SPEC_OK;
 }
