@@ -272,7 +272,7 @@ static void count_pass(spec_prepared *p, const spec_step_block *b, bool finds)
     late_count.empty += b->n_row == 0, late_count.no_head += b->no_head != 0, late_count.found += finds;
     const bool cold = p->captures && !*ready;
     late_count.cold += cold;
-    late_count.ms += LATE_MS + (cold ? LATE_COLD_MS : 0);
+    late_count.ms += (p->plan.n_op <= late_set.light ? LATE_MS / 2.0 : LATE_MS) + (cold ? LATE_COLD_MS : 0);
     *ready = true;
 }
 

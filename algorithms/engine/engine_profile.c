@@ -159,15 +159,15 @@ static spec_status time_first(const timing *t, int32_t n_seq, int32_t n, double 
     return SPEC_OK;
 }
 
-/* Several sequences: their passes are made ready as far as the device has room. What a pass takes longer all the same while it is new
- * is measured with trees of a size that was not timed; first_ms [SPECI_LOADS] receives it. Passes that were too large to be timed are
+/* Several sequences: their passes over trees of up to n_most nodes are made ready as far as the device has room. What a pass takes longer
+ * all the same while it is new is measured with trees of a size that was not timed, as those of n_max were; first_ms [SPECI_LOADS] receives it. Passes that were too large to be timed are
  * so long that this is little of them. */
-static spec_status warm_sequences(const timing *t, int32_t n_max, double *first_ms)
+static spec_status warm_sequences(const timing *t, int32_t n_max, int32_t n_most, double *first_ms)
 {
     int32_t n = 2 * t->n_timed > t->n_seq ? t->n_seq : t->n_timed;
     for (; n > 1; n = size_below(n)) {
         double ms;
-        SPEC_TRY(warm_trees(t, n, n_max));
+        SPEC_TRY(warm_trees(t, n, n_most));
         SPEC_TRY(time_first(t, n, speci_max32(size_below(n_max), 1), &ms));
         const int32_t load = speci_choice_load(n);
         if (ms > first_ms[load]) first_ms[load] = ms;
@@ -185,7 +185,7 @@ static spec_status measure_target(timing *t, spec_cost_profile *out)
     SPEC_TRY(time_nodes(t, n, &out->target));
     SPEC_TRY(time_sequences(t, &out->sequences));
     SPEC_TRY(time_rows(t, n, &out->sequences, &out->target));
-    return warm_sequences(t, n, t->s->first_ms[0]);
+    return warm_sequences(t, n, n, t->s->first_ms[0]);
 }
 
 static spec_status measure_drafter(timing *t, int32_t k)
@@ -198,7 +198,7 @@ static spec_status measure_drafter(timing *t, int32_t k)
     SPEC_TRY(warm_trees(t, 1, n_most));
     SPEC_TRY(time_nodes(t, n_timed, out));
     SPEC_TRY(time_rows(t, n_timed, &none, out));
-    return warm_sequences(t, n_timed, t->s->first_ms[1 + k]);
+    return warm_sequences(t, n_timed, n_most, t->s->first_ms[1 + k]);
 }
 
 /* The first drafter whose passes can be timed; -1: none. */
@@ -316,13 +316,24 @@ static double first_passes_ms(const spec_session *s, int32_t k, const spec_build
 }
 
 /* Of the session's round. */
-static double lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+static speci_draft_lag lag_of(const spec_session *s, int32_t k, const spec_builder *b)
 {
     const speci_draft *d = &s->drafters.draft[k];
+    return d->kind->lag ? d->kind->lag(d, b, s->round.seqs, s->round.n) : (speci_draft_lag){ 0 };
+}
+
+static double lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+{
+    const speci_draft_lag lag = lag_of(s, k, b);
     (void)n_seq;
-    if (!d->kind->lag) return 0;
-    const speci_draft_lag lag = d->kind->lag(d, b, s->round.seqs, s->round.n);
     return lag.n_pass > 0 ? lag.n_pass * speci_cost_ms(&s->draft_costs[k], lag.n_row / lag.n_pass) : 0;
+}
+
+/* They are of one shape, which is new in the first two of them. */
+static double new_lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+{
+    const int32_t n_new = speci_min32(lag_of(s, k, b).n_pass, 2);
+    return lag_passes_ms(s, k, b, n_seq) + n_new * s->first_ms[1 + k][speci_choice_load(s->round.n)];
 }
 
 static double with_builder(const spec_session *s, int32_t k, int32_t builder, double n_seq, passes_fn passes)
@@ -352,7 +363,11 @@ static double first_ms(const void *session, int32_t source, int32_t n_seq)
     return source < 0 ? s->first_ms[0][speci_choice_load(n_seq)] : of_source(s, source, n_seq, first_passes_ms);
 }
 
-static double lag_ms(const void *session, int32_t source) { return of_source(session, source, 0, lag_passes_ms); }
+static double lag_ms(const void *session, int32_t source, bool is_new)
+{
+    const spec_session *s = session;
+    return of_source(s, source, s->round.n, is_new ? new_lag_passes_ms : lag_passes_ms);
+}
 
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile)
 {
