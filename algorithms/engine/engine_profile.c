@@ -159,13 +159,20 @@ static spec_status time_first(const timing *t, int32_t n_seq, int32_t n, double 
     return SPEC_OK;
 }
 
-/* Several sequences: their passes over trees of up to n_most nodes are made ready as far as the device has room. What a pass takes longer
- * all the same while it is new is measured with trees of a size that was not timed, as those of n_max were; first_ms [SPECI_LOADS] receives it. Passes that were too large to be timed are
- * so long that this is little of them. */
-static spec_status warm_sequences(const timing *t, int32_t n_max, int32_t n_most, double *first_ms)
+/* The most sequences whose passes are made ready: all of them, unless these were too large to be timed and take so long that to be new is
+ * little of it. */
+static int32_t most_warm(const timing *t, int32_t n_max, const spec_cost_table *rows)
 {
-    int32_t n = 2 * t->n_timed > t->n_seq ? t->n_seq : t->n_timed;
-    for (; n > 1; n = size_below(n)) {
+    int32_t n = t->n_seq;
+    while (n >= 2 * t->n_timed && n > 1 && (double)spec_cost_ms(rows, n * n_max) > LONG_MS / SPECI_TIMINGS) n = size_below(n);
+    return n;
+}
+
+/* Passes of several sequences over trees of up to n_most nodes are made ready as far as the device has room. What one takes longer all the
+ * same while it is new is measured with trees of a size that was not timed, as those of n_max were; first_ms [SPECI_LOADS] receives it. */
+static spec_status warm_sequences(const timing *t, int32_t n_max, int32_t n_most, const spec_cost_table *rows, double *first_ms)
+{
+    for (int32_t n = most_warm(t, n_max, rows); n > 1; n = size_below(n)) {
         double ms;
         SPEC_TRY(warm_trees(t, n, n_most));
         SPEC_TRY(time_first(t, n, speci_max32(size_below(n_max), 1), &ms));
@@ -185,7 +192,7 @@ static spec_status measure_target(timing *t, spec_cost_profile *out)
     SPEC_TRY(time_nodes(t, n, &out->target));
     SPEC_TRY(time_sequences(t, &out->sequences));
     SPEC_TRY(time_rows(t, n, &out->sequences, &out->target));
-    return warm_sequences(t, n, n, t->s->first_ms[0]);
+    return warm_sequences(t, n, n, &out->target, t->s->first_ms[0]);
 }
 
 static spec_status measure_drafter(timing *t, int32_t k)
@@ -198,7 +205,7 @@ static spec_status measure_drafter(timing *t, int32_t k)
     SPEC_TRY(warm_trees(t, 1, n_most));
     SPEC_TRY(time_nodes(t, n_timed, out));
     SPEC_TRY(time_rows(t, n_timed, &none, out));
-    return warm_sequences(t, n_timed, n_most, t->s->first_ms[1 + k]);
+    return warm_sequences(t, n_timed, n_most, out, t->s->first_ms[1 + k]);
 }
 
 /* The first drafter whose passes can be timed; -1: none. */
