@@ -527,8 +527,10 @@ static void check_shorts(const short_case *s)
             const load_ms ms = play_load(open_two(&t, &s->of), &t.of, n_seqs[i], s->n_round, &random);
             sum.all += ms.all, sum.plain += ms.plain, sum.n_drafted += ms.n_drafted;
         }
-        print_message("  %d sequences, %d rounds, %g free, %g accepted, %g ms at first, %g behind each: %d drafted, %.4f of plain decoding\n",
-                      n_seqs[i], s->n_round, s->of.n_free, s->of.chance, s->of.first_ms, s->of.lag_ms, sum.n_drafted / N_SEED, sum.plain / sum.all);
+        print_message("  %d sequences, %d rounds, %g free, %g accepted, %g ms at first, %g behind each: %d drafted, %.4f of plain "
+                      "decoding\n",
+                      n_seqs[i], s->n_round, s->of.n_free, s->of.chance, s->of.first_ms, s->of.lag_ms, sum.n_drafted / N_SEED,
+                      sum.plain / sum.all);
         if (!(sum.plain / sum.all >= s->least[i])) fail_msg("%d sequences: not %g of plain decoding", n_seqs[i], s->least[i]);
     }
 }
@@ -553,8 +555,10 @@ static void check_not_timed(void **state)
 static void check_load(void **state)
 {
     (void)state;
-    static const load_case cases[] = { { 0.7, 1, 32, 0, 0, 0 },   { 0.5, 1, 32, 0, 0, 0 },   { 0.3, 1, 32, 0, 0, 0 }, { 0.1, 1, 32, 0, 0, 0 },
-                                       { 0.7, 1.6, 32, 0, 0, 0 }, { 0.5, 0.8, 32, 0, 0, 0 }, { 0.3, 2, 32, 0, 0, 0 } };
+    static const load_case cases[] = {
+        { 0.7, 1, 32, 0, 0, 0 },   { 0.5, 1, 32, 0, 0, 0 },   { 0.3, 1, 32, 0, 0, 0 }, { 0.1, 1, 32, 0, 0, 0 },
+        { 0.7, 1.6, 32, 0, 0, 0 }, { 0.5, 0.8, 32, 0, 0, 0 }, { 0.3, 2, 32, 0, 0, 0 },
+    };
     double sum = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double all[N_LOAD] = { 0 };

@@ -163,8 +163,8 @@ static bool has_new_passes(const speci_choice *c, int32_t arm, int32_t n_seq)
     return arm > 0 && c->costs.measured && c->costs.first && c->arms[arm].loads[speci_choice_load(n_seq)].n < FIRST;
 }
 
-/* A drafter that was not used for some rounds has not seen their tokens. Of one sequence passes are made ready beforehand, these few
- * tokens are fed in one pass or two, and credit bounds what that comes to. */
+/* A drafter that was not used for some rounds is fed their tokens first. With one sequence these are few, and its passes are made ready
+ * beforehand: what it comes to all the same is paid with credit. */
 static double once_ms(const speci_choice *c, int32_t source, int32_t n_seq, bool is_new)
 {
     if (n_seq == 1) return 0;

@@ -152,9 +152,9 @@ speci_draft_lag speci_draft_lag_of(const speci_draft *d, const spec_builder *b, 
     for (int32_t i = 0; i < n; i++) {
         const model_seq *s = &m->seqs[seqs[i]];
         int32_t n_ids, n_pass = 0;
+        if (s->outgrown || !s->begun) continue;
         (void)speci_translated(&s->own, &n_ids);
         int32_t left = n_ids - m->exec->kind->n_past(m->exec, seqs[i]) - n_accepted(m, seqs[i], m->path);
-        if (s->outgrown || !s->begun || left < 1) continue;
         if (is_prompt(m, left)) lag.n_pass++, lag.n_row += left - 1, left = 1;
         for (int32_t k; (k = n_behind(m, b, left)) > 0; left -= k) n_pass++, lag.n_row += k;
         n_shared = speci_max32(n_shared, n_pass);

@@ -358,7 +358,8 @@ static speci_exec *exec(const speci_draft *d, int32_t seq, int32_t *n_timed, int
 const speci_draft_kind speci_draft_model = {
     .name = "model", .check = check, .prepare = prepare, .needs = needs, .attach = attach, .detach = detach,
     .prefill = prefill, .committed = committed, .enqueue = enqueue, .read = read, .forget = forget, .fork = fork,
-    .end = end, .identity = speci_draft_identity, .save = speci_draft_save, .restore = speci_draft_restore, .exec = exec, .lag = speci_draft_lag_of,
+    .end = end, .identity = speci_draft_identity, .save = speci_draft_save, .restore = speci_draft_restore, .exec = exec,
+    .lag = speci_draft_lag_of,
 };
 
 const speci_draft_kind speci_draft_head = {
