@@ -264,6 +264,12 @@ static spec_status walk(spec_queue *q, const spec_prepared *p, const spec_step_b
     return SPEC_OK;
 }
 
+static double pass_ms(const spec_prepared *p, const spec_step_block *b)
+{
+    if (late_set.by_rows) return LATE_MS * b->n_row / 16.0;
+    return p->plan.n_op <= late_set.light ? LATE_MS / 2.0 : LATE_MS;
+}
+
 static void count_pass(spec_prepared *p, const spec_step_block *b, bool finds)
 {
     bool *ready = &p->ready[shape_of(b, moves(b), finds)];
@@ -272,7 +278,7 @@ static void count_pass(spec_prepared *p, const spec_step_block *b, bool finds)
     late_count.empty += b->n_row == 0, late_count.no_head += b->no_head != 0, late_count.found += finds;
     const bool cold = p->captures && !*ready;
     late_count.cold += cold;
-    late_count.ms += LATE_MS + (cold ? LATE_COLD_MS : 0);
+    late_count.ms += pass_ms(p, b) + (cold ? LATE_COLD_MS : 0);
     *ready = true;
 }
 

@@ -18,6 +18,8 @@ enum { LATE_POISON = 0xEE, LATE_MARKS = 64 /* that a queue remembers */, LATE_MS
 typedef struct late_settings {
     bool alters;
     bool one_warm;        /* plan_warm has room for passes of one sequence alone */
+    bool by_rows;         /* a pass takes LATE_MS for 16 rows, and in proportion for others */
+    int32_t light;        /* passes of plans with up to so many operations take half of LATE_MS */
     int32_t fail_prepare; /* so many plans are made ready before one fails; -1: none fails */
     int32_t fail_wait;    /* so many waits and syncs succeed before one fails; -1: none fails */
 } late_settings;

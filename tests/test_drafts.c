@@ -84,29 +84,32 @@ static void go_on(spec_session *s, int32_t seq, int32_t n_step)
 }
 
 /* A model that drafts for itself has all its drafts accepted, however many tokens its drafter has to apply first: by replay
- * alone, by one pass or by several; and again behind each of these. */
+ * alone, by one pass or by several, for each sequence as many as it needs; and again behind each of these. */
 static void check_catching_up(void **state)
 {
-    static const int32_t steps[] = { 40, 0, 1, 2, 3, 9, 70, 0, 5, 1, 33 };
+    enum { N = 11, N_SEQ = 3 };
+    static const int32_t steps[N] = { 40, 0, 1, 2, 3, 9, 70, 0, 5, 1, 33 };
     const int32_t prompt[] = { 7, 3, 11, 5 };
     char path[256];
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     spec_drafter *drafter;
     spec_session *s;
-    int32_t seq;
+    int32_t seqs[N_SEQ];
     (void)snprintf(path, sizeof path, GOLDEN "%s", (const char *)*state);
     spec_model *model = support_model(backend, path, SPEC_DTYPE_F32);
-    dp.tree = "chain:3", sp.n_ctx = 240;
+    dp.tree = "chain:3", sp.n_ctx = 240, sp.n_seq = N_SEQ;
     OK(spec_drafter_from_model(&drafter, model, &dp));
     OK(spec_session_open(&s, model, drafter, &sp));
-    OK(add_endless(s, &seq, prompt, 4, NULL));
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        spec_step_result r;
-        go_on(s, seq, steps[i]);
-        OK(step_into(s, &r, &seq, 1));
-        if (r.n_drafted != 3 || r.n_accepted != 3)
-            fail_msg("behind %d steps: %d of %d drafts accepted", steps[i], r.n_accepted, r.n_drafted);
+    for (int32_t k = 0; k < N_SEQ; k++) OK(add_endless(s, &seqs[k], prompt + k, 4 - (size_t)k, NULL));
+    for (int32_t i = 0; i < N; i++) {
+        spec_step_result r[N_SEQ];
+        for (int32_t k = 0; k < N_SEQ; k++) go_on(s, seqs[k], steps[(i + 3 * k) % N]);
+        OK(step_into(s, r, seqs, N_SEQ));
+        for (int32_t k = 0; k < N_SEQ; k++)
+            if (r[k].n_drafted != 3 || r[k].n_accepted != 3)
+                fail_msg("sequence %d, behind %d steps: %d of %d drafts accepted", k, steps[(i + 3 * k) % N], r[k].n_accepted,
+                         r[k].n_drafted);
     }
     spec_session_close(s);
     spec_drafter_close(drafter);

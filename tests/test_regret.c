@@ -393,6 +393,8 @@ typedef struct load_case {
     double error;    /* what rounds with drafts take longer than step costs say */
     double n_free;
     double first_ms; /* what each of the first N_FIRST rounds with drafts of several sequences takes longer, as step costs say */
+    double lag_ms;   /* and one with drafts behind others without, for each of these */
+    int32_t n_behind; /* of them now */
 } load_case;
 
 static double load_target_ms(const void *arg, int32_t n_seq, double n_row)
@@ -413,6 +415,13 @@ static double load_first_ms(const void *arg, int32_t source, int32_t n_seq)
     return source < 0 && n_seq > 1 ? ((const load_case *)arg)->first_ms : 0;
 }
 
+static double load_lag_ms(const void *arg, int32_t source, bool is_new)
+{
+    const load_case *l = arg;
+    (void)source, (void)is_new;
+    return l->n_behind * l->lag_ms;
+}
+
 static double arm_ms(const load_case *l, int32_t arm, int32_t n_seq)
 {
     return arm == 0 ? load_target_ms(l, n_seq, n_seq)
@@ -425,7 +434,7 @@ typedef struct load_ms {
     int32_t n_drafted;
 } load_ms;
 
-static load_ms play_load(speci_choice *c, const load_case *l, int32_t n, int32_t n_round, uint64_t *random)
+static load_ms play_load(speci_choice *c, load_case *l, int32_t n, int32_t n_round, uint64_t *random)
 {
     const double emitted[2] = { 1, expected(l->chance, N_DRAFT) };
     load_ms out = { 0 };
@@ -433,8 +442,9 @@ static load_ms play_load(speci_choice *c, const load_case *l, int32_t n, int32_t
         const int32_t arm = speci_choice_arm(c, n);
         const double took[2] = { arm_ms(l, 0, n), arm_ms(l, 1, n) * l->error };
         const double first = arm == 1 && out.n_drafted < N_FIRST ? load_first_ms(l, -1, n) : 0;
+        const double lag = arm == 1 && n > 1 ? load_lag_ms(l, 0, false) : 0;
         speci_asks asks = { 0 };
-        speci_outcome o = { .n_seq = n, .n_emitted = n, .n_row = n, .ms = took[arm] + first, .asks = &asks };
+        speci_outcome o = { .n_seq = n, .n_emitted = n, .n_row = n, .ms = took[arm] + first + lag, .asks = &asks };
         for (int32_t k = 0; k < n && arm == 1; k++) {
             const int32_t n_accepted = draw_emitted(l->chance, N_DRAFT, random) - 1;
             speci_asks_add(&asks, N_DRAFT, n_accepted);
@@ -443,6 +453,7 @@ static load_ms play_load(speci_choice *c, const load_case *l, int32_t n, int32_t
         out.all += o.ms, out.n_drafted += arm;
         out.best += fmin(took[0], took[1] / emitted[1]) * emitted[arm], out.plain += took[0] * emitted[arm];
         speci_choice_update(c, arm, &o);
+        l->n_behind = arm == 1 ? 0 : l->n_behind + 1;
     }
     return out;
 }
@@ -452,14 +463,15 @@ typedef struct two_arms {
     speci_arm arms[2];
     speci_source source;
     speci_levels levels;
+    load_case of;
     speci_choice choice;
 } two_arms;
 
 static speci_choice *open_two(two_arms *t, const load_case *l)
 {
-    *t = (two_arms){ .arms = { { .sources = 0 }, { .sources = 1 } }, .source = { .n_node = N_DRAFT, .depth = N_DRAFT } };
+    *t = (two_arms){ .arms = { { .sources = 0 }, { .sources = 1 } }, .source = { .n_node = N_DRAFT, .depth = N_DRAFT }, .of = *l };
     t->choice = (speci_choice){ .arms = t->arms, .n_arm = 2, .sources = &t->source, .n_source = 1, .levels = &t->levels,
-                                .costs = { load_target_ms, load_draft_ms, l, true, load_first_ms } };
+                                .costs = { load_target_ms, load_draft_ms, &t->of, true, load_first_ms, load_lag_ms } };
     OK(speci_choice_open(&t->choice, SPEC_ADAPT_COST));
     return &t->choice;
 }
@@ -470,7 +482,7 @@ static void play_loads(const load_case *of, uint64_t random, double *lost, doubl
     two_arms t;
     speci_choice *c = open_two(&t, of);
     for (int32_t l = 0; l < N_LOAD; l++) {
-        const load_ms ms = play_load(c, of, loads[l], LOAD_ROUNDS, &random);
+        const load_ms ms = play_load(c, &t.of, loads[l], LOAD_ROUNDS, &random);
         lost[l] = 1 - ms.best / ms.all, against_plain[l] = ms.plain / ms.all;
     }
 }
@@ -484,12 +496,24 @@ typedef struct short_case {
 } short_case;
 
 static const short_case shorts[] = {
-    { { 0.1, 1.3, 32, 0 }, 64, { 0.98, 0.98, 1, 1 } },          { { 0.3, 1.3, 32, 0 }, 64, { 0.98, 0.98, 1, 1 } },
-    { { 0.7, 1.3, 32, 0 }, 64, { 1.6, 1.4, 1, 1 } },            { { 0.1, 1.3, 512, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
-    { { 0.3, 1.3, 512, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },   { { 0.7, 1.3, 512, 0 }, 64, { 1.6, 1.6, 1.6, 1.6 } },
-    { { 0.1, 1.3, 512, 0.3 }, 64, { 0.98, 0.98, 0.98, 0.98 } }, { { 0.7, 1.3, 512, 0.3 }, 64, { 1.6, 1.6, 1.6, 1.6 } },
-    { { 0.1, 1.3, 512, 8 }, 64, { 0.98, 0.98, 0.98, 0.98 } },   { { 0.1, 1.3, 512, 8 }, 3000, { 0.98, 0.98, 0.98, 0.98 } },
-    { { 0.7, 1.3, 512, 8 }, 64, { 0.98, 0.98, 0.98, 0.98 } },   { { 0.7, 1.3, 512, 8 }, 6000, { 1.3, 1.3, 1.3, 1.3 } },
+    { { 0.1, 1.3, 32, 0, 0, 0 }, 64, { 0.98, 0.98, 1, 1 } },
+    { { 0.3, 1.3, 32, 0, 0, 0 }, 64, { 0.98, 0.98, 1, 1 } },
+    { { 0.7, 1.3, 32, 0, 0, 0 }, 64, { 1.6, 1.4, 1, 1 } },
+    { { 0.1, 1.3, 512, 0, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.3, 1.3, 512, 0, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.7, 1.3, 512, 0, 0, 0 }, 64, { 1.6, 1.6, 1.6, 1.6 } },
+    { { 0.1, 1.3, 512, 0.3, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.7, 1.3, 512, 0.3, 0, 0 }, 64, { 1.6, 1.6, 1.6, 1.6 } },
+    { { 0.1, 1.3, 512, 8, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.1, 1.3, 512, 8, 0, 0 }, 3000, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.7, 1.3, 512, 8, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.7, 1.3, 512, 8, 0, 0 }, 6000, { 1.3, 1.3, 1.3, 1.3 } },
+    { { 0.1, 1.3, 32, 0, 0.2, 0 }, 256, { 0.98, 0.98, 1, 1 } },
+    { { 0.3, 1.3, 512, 0, 0.2, 0 }, 256, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.1, 1.3, 512, 0, 0.2, 0 }, 256, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.1, 1.3, 512, 0, 0.2, 0 }, 3000, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.7, 1.3, 512, 0, 0.2, 0 }, 64, { 1.6, 1.6, 1.6, 1.6 } },
+    { { 0.5, 1.3, 512, 0, 0.2, 0 }, 3000, { 1.1, 1.1, 1.1, 1.1 } },
 };
 
 static void check_shorts(const short_case *s)
@@ -500,11 +524,13 @@ static void check_shorts(const short_case *s)
         for (uint64_t seed = 1; seed <= N_SEED; seed++) {
             two_arms t;
             uint64_t random = seed;
-            const load_ms ms = play_load(open_two(&t, &s->of), &s->of, n_seqs[i], s->n_round, &random);
+            const load_ms ms = play_load(open_two(&t, &s->of), &t.of, n_seqs[i], s->n_round, &random);
             sum.all += ms.all, sum.plain += ms.plain, sum.n_drafted += ms.n_drafted;
         }
-        print_message("  %d sequences, %d rounds, %g free, %g accepted, %g ms at first: %d drafted, %.4f of plain decoding\n", n_seqs[i],
-                      s->n_round, s->of.n_free, s->of.chance, s->of.first_ms, sum.n_drafted / N_SEED, sum.plain / sum.all);
+        print_message("  %d sequences, %d rounds, %g free, %g accepted, %g ms at first, %g behind each: %d drafted, %.4f of plain "
+                      "decoding\n",
+                      n_seqs[i], s->n_round, s->of.n_free, s->of.chance, s->of.first_ms, s->of.lag_ms, sum.n_drafted / N_SEED,
+                      sum.plain / sum.all);
         if (!(sum.plain / sum.all >= s->least[i])) fail_msg("%d sequences: not %g of plain decoding", n_seqs[i], s->least[i]);
     }
 }
@@ -519,18 +545,20 @@ static void check_short(void **state)
 static void check_not_timed(void **state)
 {
     (void)state;
-    const load_case l = { 0.7, 1, 512, 1000 };
+    const load_case l = { 0.7, 1, 512, 1000, 0, 0 };
     two_arms t;
     uint64_t random = 1;
     open_two(&t, &l)->costs.measured = false;
-    assert_true(play_load(&t.choice, &l, 8, 64, &random).n_drafted > 60);
+    assert_true(play_load(&t.choice, &t.of, 8, 64, &random).n_drafted > 60);
 }
 
 static void check_load(void **state)
 {
     (void)state;
-    static const load_case cases[] = { { 0.7, 1, 32, 0 },   { 0.5, 1, 32, 0 },   { 0.3, 1, 32, 0 }, { 0.1, 1, 32, 0 },
-                                       { 0.7, 1.6, 32, 0 }, { 0.5, 0.8, 32, 0 }, { 0.3, 2, 32, 0 } };
+    static const load_case cases[] = {
+        { 0.7, 1, 32, 0, 0, 0 },   { 0.5, 1, 32, 0, 0, 0 },   { 0.3, 1, 32, 0, 0, 0 }, { 0.1, 1, 32, 0, 0, 0 },
+        { 0.7, 1.6, 32, 0, 0, 0 }, { 0.5, 0.8, 32, 0, 0, 0 }, { 0.3, 2, 32, 0, 0, 0 },
+    };
     double sum = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double all[N_LOAD] = { 0 };

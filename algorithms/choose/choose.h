@@ -75,6 +75,8 @@ typedef struct speci_step_costs {
     bool measured;              /* by this session: then its rounds are held against them. Else they are taken as they are */
     double (*first)(const void *arg, int32_t source, int32_t n_seq); /* what passes of a source, or of the target (-1), take longer in
                                  * the first rounds with so many sequences, since they are new to the device; NULL: nothing */
+    double (*lag)(const void *arg, int32_t source, bool is_new); /* what passes take in which a source's drafter catches up with the
+                                 * sequences of the round that is chosen for, which may be new; NULL: nothing */
 } speci_step_costs;
 
 /* The caller's: arms and sources, filled, and levels, zero. */
@@ -90,6 +92,7 @@ typedef struct speci_choice {
     int32_t best;               /* the arm of most tokens per time, as far as is known */
     double best_rate;           /* its tokens per millisecond, of all sequences */
     double plain_ms;            /* what a round without drafts takes */
+    double once_ms;             /* of the next round's time: its passes are new, its drafters catch up */
     double credit;              /* plain rounds that trials may lose now */
     double reserve;             /* plain rounds that drafting may lose now against plain decoding */
     int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */

@@ -100,29 +100,20 @@ static double worst_ratio(const speci_ratios *r, double usual)
 /* An arm that was not used at this load is taken to be as plain rounds are. */
 static double usual_ratio(const speci_choice *c, int32_t load) { return ratio_of(&c->arms[0].loads[load], 1); }
 
-/* Passes of one sequence are made ready beforehand. Without measured rounds nobody counts the first ones. */
-static double first_ms(const speci_choice *c, int32_t arm, int32_t n_seq)
-{
-    if (arm == 0 || n_seq == 1 || !c->costs.measured || !c->costs.first || c->arms[arm].loads[speci_choice_load(n_seq)].n >= FIRST) return 0;
-    double ms = c->costs.first(c->costs.arg, -1, n_seq);
-    for (uint64_t rest = c->arms[arm].sources; rest > 0; rest &= rest - 1) ms += c->costs.first(c->costs.arg, __builtin_ctzll(rest), n_seq);
-    return ms;
-}
-
 /* A first round behind another arm's is left out, unless there are few: a drafter that was not used has to catch up, and a plain
  * step behind a tree does not run ahead. */
 static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     speci_ratios *r = &c->arms[arm].loads[speci_choice_load(o->n_seq)];
-    const double ms = round_ms(c, o), took = fmax(o->ms - first_ms(c, arm, o->n_seq), 0);
+    const double ms = round_ms(c, o), took = fmax(o->ms - (arm > 0 ? c->once_ms : 0), 0);
     if (c->costs.measured && (arm == c->arm || r->n < FEW) && ms > 0) r->ratio[r->n++ % SPECI_RATIOS] = took / ms;
 }
 
 /* --- what an arm is worth --- */
 
-/* A round of an arm: tokens of a sequence, and the time of all. first_ms: what it takes more since its passes are new. */
+/* A round of an arm: tokens of a sequence, and the time of all. once_ms: what it takes more now, but not when it is asked again. */
 typedef struct arm_prospect {
-    double n_emitted, n_emitted_least, ms, ms_most, first_ms;
+    double n_emitted, n_emitted_least, ms, ms_most, once_ms;
 } arm_prospect;
 
 /* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
@@ -166,22 +157,37 @@ static int32_t next_asked(uint64_t *rest, double left)
     return i;
 }
 
+/* Are its passes new to the device at this load? Without measured rounds nobody counts the first ones. */
+static bool has_new_passes(const speci_choice *c, int32_t arm, int32_t n_seq)
+{
+    return arm > 0 && c->costs.measured && c->costs.first && c->arms[arm].loads[speci_choice_load(n_seq)].n < FIRST;
+}
+
+/* A drafter that was not used for some rounds is fed their tokens first. With one sequence these are few, and its passes are made ready
+ * beforehand: what it comes to all the same is paid with credit. */
+static double once_ms(const speci_choice *c, int32_t source, int32_t n_seq, bool is_new)
+{
+    if (n_seq == 1) return 0;
+    return (c->costs.lag ? c->costs.lag(c->costs.arg, source, is_new) : 0) + (is_new ? c->costs.first(c->costs.arg, source, n_seq) : 0);
+}
+
 static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources, double usual)
 {
     arm_prospect p = { .n_emitted = 1, .n_emitted_least = 1 };
     double n_node = 0, share = 0, left = 1;
+    const bool is_new = has_new_passes(c, arm, n_seq);
     uint64_t rest = c->arms[arm].sources;
     for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) {
         p.n_emitted += left * sources[i].n_accepted;
         p.n_emitted_least += left * sources[i].n_accepted_least;
-        p.ms += draft_ms(c, i, left * n_seq);
+        p.ms += draft_ms(c, i, left * n_seq), p.once_ms += once_ms(c, i, n_seq, is_new);
         n_node += left * sources[i].n_node;
         share += left * sources[i].share;
     }
     const double ms = p.ms + pass_ms(c, n_seq, share, n_node);
     const speci_ratios *ratios = &c->arms[arm].loads[speci_choice_load(n_seq)];
     p.ms = ms * ratio_of(ratios, usual), p.ms_most = ratios->n < FEW ? ms * worst_ratio(ratios, usual) : p.ms;
-    p.first_ms = first_ms(c, arm, n_seq);
+    if (is_new && n_seq > 1) p.once_ms += c->costs.first(c->costs.arg, -1, n_seq);
     return p;
 }
 
@@ -209,7 +215,7 @@ static double most_emitted(const speci_choice *c, int32_t arm, const speci_prosp
 /* Is there credit for what a trial of the arm is expected to lose against the best one? */
 static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
 {
-    const double lost = p->ms + p->first_ms - n_seq * p->n_emitted / c->best_rate;
+    const double lost = p->ms + p->once_ms - n_seq * p->n_emitted / c->best_rate;
     return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
@@ -217,7 +223,7 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
  * little: credit alone bounds those. */
 static bool is_safe(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain, int32_t n_seq)
 {
-    const double lost = (p->ms_most + p->first_ms) / plain->ms - p->n_emitted_least;
+    const double lost = (p->ms_most + p->once_ms) / plain->ms - p->n_emitted_least;
     return n_seq == 1 || fmin(lost, MOST_RESERVE) <= fmax(c->reserve, 0);
 }
 
@@ -252,7 +258,9 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
     c->plain_ms = p[0].ms;
     const bool first = c->n_round == 0 || (c->costs.measured && c->arms[0].loads[speci_choice_load(n_seq)].n == 0);
-    return first ? 0 : choose_trial(c, p, sources, n_seq);
+    const int32_t arm = first ? 0 : choose_trial(c, p, sources, n_seq);
+    c->once_ms = p[arm].once_ms;
+    return arm;
 }
 
 static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)

@@ -119,6 +119,12 @@ struct speci_draft {
     spec_drafter_stats stats;
 };
 
+/* Passes in which a drafter catches up, and their rows altogether. */
+typedef struct speci_draft_lag {
+    int32_t n_pass;
+    double n_row;
+} speci_draft_lag;
+
 /* Hooks. One that is NULL has nothing to do. */
 struct speci_draft_kind {
     /* As in `--draft NAME[:ARGS]`; args NULL: not made from text. A kind that is, and has no `exec`, takes microseconds to be asked
@@ -170,6 +176,8 @@ struct speci_draft_kind {
     /* The executor whose passes are what drafts cost: over trees of up to *n_timed nodes, and of up to *n_most when it catches
      * up. NULL: it cannot draft for this sequence. */
     speci_exec *(*exec)(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most);
+    /* What the executor would be fed now in front of a draft by builder b for seqs [n]: tokens of steps without one. */
+    speci_draft_lag (*lag)(const speci_draft *d, const spec_builder *b, const int32_t *seqs, int32_t n);
 };
 
 extern const speci_draft_kind speci_draft_model, speci_draft_head, speci_draft_callback, speci_draft_ngram, speci_draft_trie, speci_draft_png;

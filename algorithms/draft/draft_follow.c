@@ -5,6 +5,8 @@
  * back. A prompt is encoded as one text, each emitted token on its own, so that an accepted token is fed by the id that drafted it. */
 #include "algorithms/draft/draft_model.h"
 
+#include <string.h>
+
 enum { PROMPT = SPEC_MAX_DEPTH + 1 /* tokens that one step can emit: more at once are a prompt */ };
 
 /* --- ids --- */
@@ -49,21 +51,26 @@ spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
 
 /* --- what was fed --- */
 
+/* Of what was fed the nodes that are now committed, to `path`; returns how many. */
+static int32_t n_accepted(const model_draft *m, int32_t seq, int32_t *path)
+{
+    const model_seq *s = &m->seqs[seq];
+    int32_t n_ids, n = 0;
+    const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq);
+    spec_tree fed = s->fed;
+    if (s->n_fed == 0 || s->rides) return 0;
+    fed.n = m->is_head ? s->n_given : s->n_fed;
+    int32_t node = base < n_ids && fed.token[0] == ids[base] ? 0 : -1;
+    for (; node >= 0 && base + n < n_ids - 1; node = speci_tree_child_with(&fed, node, ids[base + n])) path[n++] = node;
+    return n;
+}
+
+/* With nothing fed a path that is pending stays so. */
 void speci_draft_commit_fed(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
-    int32_t n_ids, n = 0;
-    const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq);
-    if (s->n_fed == 0 || s->rides) { /* a path that is pending stays so */
-        s->fed.n = s->n_fed = 0, s->rides = false;
-        return;
-    }
-    spec_tree fed = s->fed;
-    fed.n = m->is_head ? s->n_given : s->n_fed;
-    int32_t node = base < n_ids && fed.token[0] == ids[base] ? 0 : -1;
-    for (; node >= 0 && base + n < n_ids - 1; node = speci_tree_child_with(&fed, node, ids[base + n])) m->path[n++] = node;
-    m->exec->kind->commit(m->exec, seq, m->path, n);
-    s->fed.n = s->n_fed = 0;
+    if (s->n_fed > 0 && !s->rides) m->exec->kind->commit(m->exec, seq, m->path, n_accepted(m, seq, m->path));
+    s->fed.n = s->n_fed = 0, s->rides = false;
 }
 
 /* --- what is to be fed --- */
@@ -82,28 +89,86 @@ spec_status speci_draft_consume(model_draft *m, int32_t seq)
     return status;
 }
 
-/* May `left` committed tokens stand in front of the draft, in one pass with them? */
-static bool fits_chain(const model_draft *m, int32_t left)
+/* May `left` committed tokens stand in front of a draft by this builder, in one pass with them? */
+static bool fits_chain(const model_draft *m, const spec_builder *b, int32_t left)
 {
-    const spec_builder_info *tree = &m->b->info;
+    const spec_builder_info *tree = &b->info;
     return left <= m->n_chain && left + tree->n_row - 1 <= m->n_node && left + tree->depth - 2 <= SPEC_MAX_DEPTH;
 }
 
-/* More than fit (a caller's own trees can leave many) are fed first, a whole prompt that was appended as one. */
-spec_status speci_draft_catch_up(model_draft *m, int32_t seq)
+/* Of so many the next pass in front of it takes these; 0: they fit. */
+static int32_t n_behind(const model_draft *m, const spec_builder *b, int32_t left)
+{
+    return fits_chain(m, b, left) ? 0 : speci_min32(left - 1, speci_min32(m->n_node, SPEC_MAX_DEPTH));
+}
+
+static bool is_prompt(const model_draft *m, int32_t left) { return !m->is_head && left > PROMPT; }
+
+/* The chain of what the executor has not seen, or as much of it as the next pass takes. true: a draft can stand behind it. */
+static bool lay_chain(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
     int32_t n_ids;
-    const int32_t *ids = speci_draft_ids(m, seq, &n_ids);
-    if (!m->is_head && n_ids - m->exec->kind->n_past(m->exec, seq) > PROMPT) SPEC_TRY(speci_draft_consume(m, seq));
-    for (;;) {
-        const int32_t base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;
-        const bool fits = fits_chain(m, left);
-        const int32_t n = fits ? left : speci_min32(left - 1, speci_min32(m->n_node, SPEC_MAX_DEPTH));
-        for (int32_t i = 0; i < n; i++) spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
-        s->n_given = n;
-        if (fits) return SPEC_OK;
-        SPEC_TRY(speci_draft_feed(m, &seq, 1));
-        speci_draft_commit_fed(m, seq);
+    const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;
+    const int32_t behind = n_behind(m, m->b, left), n = behind > 0 ? behind : left;
+    for (int32_t i = 0; i < n; i++) spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
+    s->n_given = n;
+    return behind == 0;
+}
+
+static spec_status consume_appended(model_draft *m)
+{
+    for (int32_t i = 0; i < m->n_active; i++) {
+        int32_t n_ids;
+        (void)speci_draft_ids(m, m->active[i], &n_ids);
+        if (is_prompt(m, n_ids - m->exec->kind->n_past(m->exec, m->active[i]))) SPEC_TRY(speci_draft_consume(m, m->active[i]));
     }
+    return SPEC_OK;
+}
+
+/* More than fit (steps without a draft leave many, a caller's own trees too) are fed first, those of all sequences together; a whole
+ * prompt that was appended as one. */
+spec_status speci_draft_catch_up(model_draft *m)
+{
+    int32_t n = m->n_active;
+    SPEC_TRY(consume_appended(m));
+    memcpy(m->behind, m->active, (size_t)n * sizeof *m->behind);
+    for (;;) {
+        int32_t n_left = 0;
+        for (int32_t i = 0; i < n; i++)
+            if (!lay_chain(m, m->behind[i])) m->behind[n_left++] = m->behind[i];
+        if (n_left == 0) return SPEC_OK;
+        SPEC_TRY(speci_draft_feed(m, m->behind, n_left));
+        for (int32_t i = 0; i < n_left; i++) speci_draft_commit_fed(m, m->behind[i]);
+        n = n_left;
+    }
+}
+
+/* Of `left` ids those that were fed and are committed by now. What a head was given is; its ids are there only while it is told rows. */
+static int32_t n_covered(const model_draft *m, int32_t seq, int32_t left)
+{
+    const model_seq *s = &m->seqs[seq];
+    if (!m->is_head) return n_accepted(m, seq, m->path);
+    return s->n_fed > 0 && !s->rides ? speci_min32(s->n_given, left - 1) : 0;
+}
+
+/* As speci_draft_catch_up() would. */
+speci_draft_lag speci_draft_lag_of(const speci_draft *d, const spec_builder *b, const int32_t *seqs, int32_t n)
+{
+    const model_draft *m = d->state;
+    speci_draft_lag lag = { 0 };
+    int32_t n_shared = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const model_seq *s = &m->seqs[seqs[i]];
+        int32_t n_ids, n_pass = 0;
+        if (s->outgrown || !s->begun) continue;
+        (void)speci_draft_ids(m, seqs[i], &n_ids);
+        int32_t left = n_ids - m->exec->kind->n_past(m->exec, seqs[i]);
+        left -= n_covered(m, seqs[i], left);
+        if (is_prompt(m, left)) lag.n_pass++, lag.n_row += left - 1, left = 1;
+        for (int32_t k; (k = n_behind(m, b, left)) > 0; left -= k) n_pass++, lag.n_row += k;
+        n_shared = speci_max32(n_shared, n_pass);
+    }
+    lag.n_pass += n_shared;
+    return lag;
 }

@@ -101,7 +101,7 @@ static spec_status alloc_host(speci_draft *d, model_draft *m)
     bool ok = true;
     model_rows *r = &m->rows;
     int32_t **by_row[] = { &r->src, &r->q_row, &r->seq, &r->place };
-    int32_t **by_seq[] = { &m->drafting, &m->active, &m->feed_base, &m->grown.n };
+    int32_t **by_seq[] = { &m->drafting, &m->active, &m->behind, &m->feed_base, &m->grown.n };
     for (size_t i = 0; i < sizeof by_row / sizeof *by_row; i++) *by_row[i] = array(d, rows, sizeof(int32_t), &ok);
     for (size_t i = 0; i < sizeof by_seq / sizeof *by_seq; i++) *by_seq[i] = array(d, n, sizeof(int32_t), &ok);
     r->sampling = array(d, rows, sizeof *r->sampling, &ok);
@@ -188,7 +188,7 @@ static void detach(speci_draft *d)
     speci_draft_chain_close(m);
     model_rows *r = &m->rows;
     void *arrays[] = { r->src, r->q_row, r->seq, r->place, r->sampling, r->key, m->inputs, m->path, m->drafting, m->active,
-                       m->feed_base, m->grown.n, m->roots, m->grown.node, m->drawn, m->seen, m->seqs, m };
+                       m->behind, m->feed_base, m->grown.n, m->roots, m->grown.node, m->drawn, m->seen, m->seqs, m };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(site->a, arrays[i]);
     d->state = NULL;
 }
@@ -284,7 +284,7 @@ static spec_status draft(model_draft *m, speci_draft_seq *seqs, int32_t n)
     }
     if (m->n_drafting == 0) return SPEC_OK;
     if (across) speci_draft_choose_riders(m);
-    for (int32_t i = 0; i < m->n_active; i++) SPEC_TRY(speci_draft_catch_up(m, m->active[i]));
+    SPEC_TRY(speci_draft_catch_up(m));
     if (m->b->host_driven) return speci_draft_expand(m);
     if (m->chain.n_level > 0) SPEC_TRY(speci_draft_chain(m));
     if (across) speci_draft_join_riders(m, seqs, n);
@@ -359,11 +359,12 @@ const speci_draft_kind speci_draft_model = {
     .name = "model", .check = check, .prepare = prepare, .needs = needs, .attach = attach, .detach = detach,
     .prefill = prefill, .committed = committed, .enqueue = enqueue, .read = read, .forget = forget, .fork = fork,
     .end = end, .identity = speci_draft_identity, .save = speci_draft_save, .restore = speci_draft_restore, .exec = exec,
+    .lag = speci_draft_lag_of,
 };
 
 const speci_draft_kind speci_draft_head = {
     .name = "head", .check = speci_draft_head_check, .prepare = prepare, .needs = needs, .attach = attach, .detach = detach,
     .hidden = speci_draft_head_hidden, .prefill = speci_draft_head_prefill, .enqueue = enqueue, .read = read, .forget = forget,
     .fork = speci_draft_head_fork, .end = end, .identity = speci_draft_identity, .save = speci_draft_head_save,
-    .restore = speci_draft_head_restore, .exec = exec,
+    .restore = speci_draft_head_restore, .exec = exec, .lag = speci_draft_lag_of,
 };

@@ -115,6 +115,7 @@ typedef struct model_draft {
     spec_builder *b;           /* of the draft under way */
     int32_t *drafting, n_drafting; /* sequences whose trees are to be taken */
     int32_t *active, n_active;     /* those that still grow */
+    int32_t *behind;           /* [n_seq] scratch: those that have to catch up */
     int32_t *feed_base;        /* [n_seq] */
     spec_grow grow;            /* device trees */
     void *grow_base;
@@ -155,9 +156,10 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q);
 void speci_draft_commit_fed(model_draft *m, int32_t seq);
 /* Applies what the executor has not seen of all but the last id, as a prompt. */
 spec_status speci_draft_consume(model_draft *m, int32_t seq);
-/* Behind a commit: makes `fed` the chain of committed tokens that the executor has not seen, with room for what the builder asks about
- * below it. */
-spec_status speci_draft_catch_up(model_draft *m, int32_t seq);
+/* Behind a commit: makes `fed` of the active sequences the chain of committed tokens that the executor has not seen, with room for what
+ * the builder asks about below it. And the hook that says what passes that takes. */
+spec_status speci_draft_catch_up(model_draft *m);
+speci_draft_lag speci_draft_lag_of(const speci_draft *d, const spec_builder *b, const int32_t *seqs, int32_t n);
 
 /* Rows that were told (draft_told.c). prepare, attach, detach: a head's taps and their rings; nothing of other models. Lists a copy on
  * the device, neighbours as one; makes those that are listed. Row `row` of a view. Copies the rows of `fed` of these sequences to where

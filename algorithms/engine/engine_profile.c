@@ -159,15 +159,22 @@ static spec_status time_first(const timing *t, int32_t n_seq, int32_t n, double 
     return SPEC_OK;
 }
 
-/* Several sequences: their passes are made ready as far as the device has room. What a pass takes longer all the same while it is new
- * is measured with trees of a size that was not timed; first_ms [SPECI_LOADS] receives it. Passes that were too large to be timed are
- * so long that this is little of them. */
-static spec_status warm_sequences(const timing *t, int32_t n_max, double *first_ms)
+/* The most sequences whose passes are made ready: all of them, unless these were too large to be timed and take so long that to be new is
+ * little of it. */
+static int32_t most_warm(const timing *t, int32_t n_max, const spec_cost_table *rows)
 {
-    int32_t n = 2 * t->n_timed > t->n_seq ? t->n_seq : t->n_timed;
-    for (; n > 1; n = size_below(n)) {
+    int32_t n = t->n_seq;
+    while (n >= 2 * t->n_timed && n > 1 && (double)spec_cost_ms(rows, n * n_max) > LONG_MS / SPECI_TIMINGS) n = size_below(n);
+    return n;
+}
+
+/* Passes of several sequences over trees of up to n_most nodes are made ready as far as the device has room. What one takes longer all the
+ * same while it is new is measured with trees of a size that was not timed, as those of n_max were; first_ms [SPECI_LOADS] receives it. */
+static spec_status warm_sequences(const timing *t, int32_t n_max, int32_t n_most, const spec_cost_table *rows, double *first_ms)
+{
+    for (int32_t n = most_warm(t, n_max, rows); n > 1; n = size_below(n)) {
         double ms;
-        SPEC_TRY(warm_trees(t, n, n_max));
+        SPEC_TRY(warm_trees(t, n, n_most));
         SPEC_TRY(time_first(t, n, speci_max32(size_below(n_max), 1), &ms));
         const int32_t load = speci_choice_load(n);
         if (ms > first_ms[load]) first_ms[load] = ms;
@@ -185,7 +192,7 @@ static spec_status measure_target(timing *t, spec_cost_profile *out)
     SPEC_TRY(time_nodes(t, n, &out->target));
     SPEC_TRY(time_sequences(t, &out->sequences));
     SPEC_TRY(time_rows(t, n, &out->sequences, &out->target));
-    return warm_sequences(t, n, t->s->first_ms[0]);
+    return warm_sequences(t, n, n, &out->target, t->s->first_ms[0]);
 }
 
 static spec_status measure_drafter(timing *t, int32_t k)
@@ -198,7 +205,7 @@ static spec_status measure_drafter(timing *t, int32_t k)
     SPEC_TRY(warm_trees(t, 1, n_most));
     SPEC_TRY(time_nodes(t, n_timed, out));
     SPEC_TRY(time_rows(t, n_timed, &none, out));
-    return warm_sequences(t, n_timed, t->s->first_ms[1 + k]);
+    return warm_sequences(t, n_timed, n_most, out, t->s->first_ms[1 + k]);
 }
 
 /* The first drafter whose passes can be timed; -1: none. */
@@ -315,6 +322,27 @@ static double first_passes_ms(const spec_session *s, int32_t k, const spec_build
     return speci_choice_draft_ms(b, &each, n_seq);
 }
 
+/* Of the session's round. */
+static speci_draft_lag lag_of(const spec_session *s, int32_t k, const spec_builder *b)
+{
+    const speci_draft *d = &s->drafters.draft[k];
+    return d->kind->lag ? d->kind->lag(d, b, s->round.seqs, s->round.n) : (speci_draft_lag){ 0 };
+}
+
+static double lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+{
+    const speci_draft_lag lag = lag_of(s, k, b);
+    (void)n_seq;
+    return lag.n_pass > 0 ? lag.n_pass * speci_cost_ms(&s->draft_costs[k], lag.n_row / lag.n_pass) : 0;
+}
+
+/* They are of one shape, which is new in the first two of them. */
+static double new_lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
+{
+    const int32_t n_new = speci_min32(lag_of(s, k, b).n_pass, 2);
+    return lag_passes_ms(s, k, b, n_seq) + n_new * s->first_ms[1 + k][speci_choice_load(s->round.n)];
+}
+
 static double with_builder(const spec_session *s, int32_t k, int32_t builder, double n_seq, passes_fn passes)
 {
     const spec_builder *b = speci_draft_builder(&s->drafters.draft[k], builder);
@@ -342,6 +370,12 @@ static double first_ms(const void *session, int32_t source, int32_t n_seq)
     return source < 0 ? s->first_ms[0][speci_choice_load(n_seq)] : of_source(s, source, n_seq, first_passes_ms);
 }
 
+static double lag_ms(const void *session, int32_t source, bool is_new)
+{
+    const spec_session *s = session;
+    return of_source(s, source, s->round.n, is_new ? new_lag_passes_ms : lag_passes_ms);
+}
+
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile)
 {
     s->profile.struct_size = sizeof s->profile;
@@ -354,6 +388,7 @@ spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *pr
     }
     SPEC_TRY(speci_choice_open(&s->choice, adapt));
     SPEC_TRY(speci_watch_open(s));
-    s->choice.costs = (speci_step_costs){ .target = target_ms, .draft = draft_ms, .arg = s, .measured = profile == NULL, .first = first_ms };
+    s->choice.costs = (speci_step_costs){ .target = target_ms, .draft = draft_ms, .arg = s, .measured = profile == NULL, .first = first_ms,
+                                           .lag = lag_ms };
     return s->choice.mode == SPEC_ADAPT_COST ? complete(s) : SPEC_OK;
 }
