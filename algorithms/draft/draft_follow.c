@@ -29,7 +29,7 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q)
     const int32_t *ids = q->ids + s->own.n_from, n = q->n_ids - s->own.n_from;
     const bool prompt = s->own.n_from == 0 || n > PROMPT;
     int32_t n_own;
-    if (m->is_head) speci_draft_head_see(m, q, s->n_told);
+    if (m->is_head) speci_draft_see(m, q, s->n_told);
     if (m->is_head || s->outgrown || n == 0) return SPEC_OK;
     if (!m->vocab.map) SPEC_TRY(take_ids(m, &s->own, ids, n));
     else SPEC_TRY(speci_translate(&s->own, m->vocab.map, ids, n, prompt || m->vocab.by_text));

@@ -31,12 +31,6 @@ void speci_draft_head_begin(model_draft *m, int32_t seq, int32_t first)
     s->kept[0].n = s->kept[1].n = s->half = s->rode_at = 0, s->rides = false;
 }
 
-void speci_draft_head_see(model_draft *m, const speci_draft_seq *q, int32_t n)
-{
-    model_seq *s = &m->seqs[q->seq];
-    s->ids = q->ids + s->first + 1, s->n_ids = n;
-}
-
 /* Rows [from, from + n) of h, those of the ids behind the ones that were told. */
 static spec_status keep_rows(model_draft *m, int32_t seq, const speci_draft_hidden *h, int32_t from, int32_t n)
 {
@@ -120,7 +114,7 @@ spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, co
     model_seq *s = &m->seqs[q->seq];
     if (!s->begun) begin(m, q->seq, h->first);
     if (s->outgrown) return SPEC_OK;
-    speci_draft_head_see(m, q, s->n_told + h->n);
+    speci_draft_see(m, q, s->n_told + h->n);
     s->outgrown = m->n_ctx > 0 && s->n_ids > m->n_ctx;
     if (s->outgrown) return SPEC_OK;
     return h->row ? take_path(m, q->seq, h) : take_prompt(m, q, h);

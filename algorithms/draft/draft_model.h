@@ -146,6 +146,12 @@ static inline const int32_t *speci_draft_ids(const model_draft *m, int32_t seq, 
     *n = s->n_ids;
     return s->ids;
 }
+/* A head's are the session's own, n of them. */
+static inline void speci_draft_see(model_draft *m, const speci_draft_seq *q, int32_t n)
+{
+    model_seq *s = &m->seqs[q->seq];
+    s->ids = q->ids + s->first + 1, s->n_ids = n;
+}
 
 /* In step with the sequence (draft_follow.c). It begins anew in the drafter's ids, all of q->ids; and goes on with those that are new; a
  * head sees those whose rows were told. */
@@ -193,7 +199,6 @@ spec_status speci_draft_again(model_draft *m, bool *taken);
  * ids; and its hooks, those of saved sequences in draft_head_save.c. */
 spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *target);
 void speci_draft_head_begin(model_draft *m, int32_t seq, int32_t first);
-void speci_draft_head_see(model_draft *m, const speci_draft_seq *q, int32_t n);
 spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h);
 spec_status speci_draft_head_prefill(speci_draft *d, const speci_draft_seq *q);
 spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int32_t to);
