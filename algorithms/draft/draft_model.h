@@ -195,8 +195,8 @@ void speci_draft_choose_riders(model_draft *m);
 void speci_draft_join_riders(model_draft *m, speci_draft_seq *seqs, int32_t n);
 spec_status speci_draft_again(model_draft *m, bool *taken);
 
-/* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; sees the first n of its
- * ids; and its hooks, those of saved sequences in draft_head_save.c. */
+/* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`;
+ * and its hooks, those of saved sequences in draft_head_save.c. */
 spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *target);
 void speci_draft_head_begin(model_draft *m, int32_t seq, int32_t first);
 spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h);
