@@ -5,10 +5,6 @@
  * back. A prompt is encoded as one text, each emitted token on its own, so that an accepted token is fed by the id that drafted it. */
 #include "algorithms/draft/draft_model.h"
 
-#include <string.h>
-
-enum { PROMPT = SPEC_MAX_DEPTH + 1 /* tokens that one step can emit: more at once are a prompt */ };
-
 /* --- ids --- */
 
 /* The target's: of one that the drafter has no row for, any other. */
@@ -27,7 +23,7 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q)
 {
     model_seq *s = &m->seqs[q->seq];
     const int32_t *ids = q->ids + s->own.n_from, n = q->n_ids - s->own.n_from;
-    const bool prompt = s->own.n_from == 0 || n > PROMPT;
+    const bool prompt = s->own.n_from == 0 || n > m->n_step_most;
     int32_t n_own;
     if (m->is_head) speci_draft_see(m, q, s->n_told);
     if (m->is_head || s->outgrown || n == 0) return SPEC_OK;
@@ -89,59 +85,46 @@ spec_status speci_draft_consume(model_draft *m, int32_t seq)
     return status;
 }
 
-/* May `left` committed tokens stand in front of a draft by this builder, in one pass with them? */
-static bool fits_chain(const model_draft *m, const spec_builder *b, int32_t left)
-{
-    const spec_builder_info *tree = &b->info;
-    return left <= m->n_chain && left + tree->n_row - 1 <= m->n_node && left + tree->depth - 2 <= SPEC_MAX_DEPTH;
-}
-
-/* Of so many the next pass in front of it takes these; 0: they fit. */
+/* Of `left` committed tokens the pass in front of a draft by this builder takes so many; 0: they fit into one pass with it. */
 static int32_t n_behind(const model_draft *m, const spec_builder *b, int32_t left)
 {
-    return fits_chain(m, b, left) ? 0 : speci_min32(left - 1, speci_min32(m->n_node, SPEC_MAX_DEPTH));
+    const spec_builder_info *tree = &b->info;
+    const bool fit = left <= m->n_chain && left + tree->n_row - 1 <= m->n_node && left + tree->depth - 2 <= SPEC_MAX_DEPTH;
+    return fit ? 0 : speci_min32(left - 1, speci_min32(m->n_node, SPEC_MAX_DEPTH));
 }
 
-static bool is_prompt(const model_draft *m, int32_t left) { return !m->is_head && left > PROMPT; }
-
-/* The chain of what the executor has not seen, or as much of it as the next pass takes. true: a draft can stand behind it. */
-static bool lay_chain(model_draft *m, int32_t seq)
+/* Chains of what the executor has not seen of these sequences, or as much of it as the next pass takes. Those that are still behind then
+ * come first, in m->behind; how many. */
+static int32_t lay_chains(model_draft *m, const int32_t *seqs, int32_t n)
 {
-    model_seq *s = &m->seqs[seq];
-    int32_t n_ids;
-    const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;
-    const int32_t behind = n_behind(m, m->b, left), n = behind > 0 ? behind : left;
-    for (int32_t i = 0; i < n; i++) spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
-    s->n_given = n;
-    return behind == 0;
-}
-
-static spec_status consume_appended(model_draft *m)
-{
-    for (int32_t i = 0; i < m->n_active; i++) {
+    int32_t n_left = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t seq = seqs[i];
+        model_seq *s = &m->seqs[seq];
         int32_t n_ids;
-        (void)speci_draft_ids(m, m->active[i], &n_ids);
-        if (is_prompt(m, n_ids - m->exec->kind->n_past(m->exec, m->active[i]))) SPEC_TRY(speci_draft_consume(m, m->active[i]));
+        const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;
+        const int32_t behind = n_behind(m, m->b, left);
+        s->n_given = behind > 0 ? behind : left;
+        for (int32_t k = 0; k < s->n_given; k++) spec_tree_add(&s->fed, k - 1, ids[base + k], 0);
+        if (behind > 0) m->behind[n_left++] = seq;
     }
-    return SPEC_OK;
+    return n_left;
 }
 
 /* More than fit (steps without a draft leave many, a caller's own trees too) are fed first, those of all sequences together; a whole
  * prompt that was appended as one. */
 spec_status speci_draft_catch_up(model_draft *m)
 {
-    int32_t n = m->n_active;
-    SPEC_TRY(consume_appended(m));
-    memcpy(m->behind, m->active, (size_t)n * sizeof *m->behind);
-    for (;;) {
-        int32_t n_left = 0;
-        for (int32_t i = 0; i < n; i++)
-            if (!lay_chain(m, m->behind[i])) m->behind[n_left++] = m->behind[i];
-        if (n_left == 0) return SPEC_OK;
-        SPEC_TRY(speci_draft_feed(m, m->behind, n_left));
-        for (int32_t i = 0; i < n_left; i++) speci_draft_commit_fed(m, m->behind[i]);
-        n = n_left;
+    for (int32_t i = 0; i < m->n_active; i++) {
+        int32_t n_ids;
+        (void)speci_draft_ids(m, m->active[i], &n_ids);
+        if (n_ids - m->exec->kind->n_past(m->exec, m->active[i]) > m->n_step_most) SPEC_TRY(speci_draft_consume(m, m->active[i]));
     }
+    for (int32_t n = lay_chains(m, m->active, m->n_active); n > 0; n = lay_chains(m, m->behind, n)) {
+        SPEC_TRY(speci_draft_feed(m, m->behind, n));
+        for (int32_t i = 0; i < n; i++) speci_draft_commit_fed(m, m->behind[i]);
+    }
+    return SPEC_OK;
 }
 
 /* Of `left` ids those that were fed and are committed by now. What a head was given is; its ids are there only while it is told rows. */
@@ -165,7 +148,7 @@ speci_draft_lag speci_draft_lag_of(const speci_draft *d, const spec_builder *b, 
         (void)speci_draft_ids(m, seqs[i], &n_ids);
         int32_t left = n_ids - m->exec->kind->n_past(m->exec, seqs[i]);
         left -= n_covered(m, seqs[i], left);
-        if (is_prompt(m, left)) lag.n_pass++, lag.n_row += left - 1, left = 1;
+        if (left > m->n_step_most) lag.n_pass++, lag.n_row += left - 1, left = 1;
         for (int32_t k; (k = n_behind(m, b, left)) > 0; left -= k) n_pass++, lag.n_row += k;
         n_shared = speci_max32(n_shared, n_pass);
     }

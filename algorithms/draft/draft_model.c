@@ -131,6 +131,7 @@ static spec_status prepare(speci_draft *d)
     m->d = d;
     m->model = d->drafter->own;
     m->is_head = speci_model_is_head(m->model);
+    m->n_step_most = m->is_head ? INT32_MAX : SPEC_MAX_DEPTH + 1;
     SPEC_TRY(speci_draft_told_open(m));
     SPEC_TRY(speci_draft_vocab_open(m));
     SPEC_TRY(speci_draft_chain_open(m));

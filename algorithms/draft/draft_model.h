@@ -99,6 +99,7 @@ typedef struct model_chain {
 typedef struct model_draft {
     speci_draft *d;
     const spec_model *model;
+    int32_t n_step_most;   /* ids that a step can bring: more at once are a prompt; of a head, which is told of rows, any number is a step's */
     bool is_head;          /* it reads hidden rows of the target: */
     speci_exec *exec;
     model_vocab vocab;
