@@ -359,7 +359,8 @@ typedef struct spec_drafter_params {
     spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
     spec_draft_vocab vocab; /* of a model: where its vocabulary is not the target's */
     int32_t n_resample; /* of a head whose rows are a chain (Lyanna). After a rejection the rows that were not used yet give a tree
-                            once more, of which so many of the best nodes join the next draft; 0 = none. Not with sampled trees */
+                            once more, of which so many of the best nodes join the next draft; 0 = none. Not with sampled trees.
+                            Saved sequences have none of these rows */
     int32_t resample_left; /* n_resample and resample_across hold only where more than so many rows are left */
     int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of
                             all the builder's nodes, sampled ones too. Such a sequence does not run the head in this step, but in the next */

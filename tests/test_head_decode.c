@@ -465,6 +465,52 @@ static void one_wait(void **state)
     backend = tested;
 }
 
+/* --- drafts that are made twice --- */
+
+static void expect_same_draft(spec_session *s, int32_t seq, const spec_tree *want, const char *what)
+{
+    const spec_tree *tree;
+    OK(spec_draft(s, &tree, &seq, 1));
+    if (!speci_tree_equal(tree, want)) fail_msg("%s: %d nodes, expected the same %d", what, tree->n, want->n);
+}
+
+/* Where rows of the chain before give a tree once more, they are there for a draft that is made again, as after a call that failed behind
+ * it, and for a copy. */
+static void drafts_again(void **state)
+{
+    (void)state;
+    const head_case *c = &cases[N_CASE - 1];
+    const int32_t ids[] = { 1, 2, 3, 4, 1, 2 };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_model *target = open_model(TARGETS, c->target, SPEC_DTYPE_F32), *head = open_model(HEADS, c->head, SPEC_DTYPE_F32);
+    const spec_tree *tree;
+    spec_tree first;
+    spec_drafter *d;
+    spec_session *s;
+    spec_step_result r;
+    int32_t seq, copy;
+    dp.tree = "eagle2:3,8,3", dp.n_resample = 3, sp.n_ctx = N_CTX, sp.n_seq = 2;
+    OK(spec_drafter_from_model(&d, head, &dp));
+    OK(spec_session_open(&s, target, d, &sp));
+    OK(spec_tree_alloc(&first, SPECI_MAX_NODE, NULL));
+    OK(add_endless(s, &seq, ids, sizeof ids / sizeof *ids, NULL));
+    for (int32_t step = 0; step < 20; step++) {
+        OK(spec_sequence_fork(s, &copy, seq));
+        OK(spec_draft(s, &tree, &seq, 1));
+        OK(spec_tree_copy(&first, tree));
+        expect_same_draft(s, seq, &first, "once more");
+        expect_same_draft(s, copy, &first, "of a copy");
+        OK(spec_sequence_remove(s, copy));
+        OK(step_into(s, &r, &seq, 1));
+    }
+    spec_tree_free(&first, NULL);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(head);
+    spec_model_close(target);
+}
+
 /* --- prompts that are stopped --- */
 
 static int32_t n_poll_left; /* 0: nothing is stopped */
@@ -527,7 +573,7 @@ static void stopped_prompts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(text), cmocka_unit_test(in_step), cmocka_unit_test(one_product),
-                                        cmocka_unit_test(one_wait), cmocka_unit_test(stopped_prompts) };
+                                        cmocka_unit_test(one_wait), cmocka_unit_test(drafts_again), cmocka_unit_test(stopped_prompts) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

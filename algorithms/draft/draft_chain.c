@@ -3,6 +3,8 @@
  * which their tokens' info is added. The bits are those of a pass per level over all of its nodes. */
 #include "algorithms/draft/draft_model.h"
 
+#include <string.h>
+
 /* --- memory --- */
 
 static spec_status open_again(model_draft *m)
@@ -63,6 +65,16 @@ static char *row_of(const model_draft *m, int32_t seq, int32_t half, int32_t row
     const model_chain *c = &m->chain;
     const size_t n = (size_t)speci_model_n_logit(m->model), i = (size_t)(seq * c->n_half + half) * (size_t)c->n_level + (size_t)row;
     return (char *)(c->rows + i * n);
+}
+
+spec_status speci_draft_chain_copy(model_draft *m, int32_t seq, int32_t to)
+{
+    const model_seq *from = &m->seqs[seq];
+    model_seq *s = &m->seqs[to];
+    if (m->chain.n_half < 2) return SPEC_OK;
+    memcpy(s->kept, from->kept, sizeof s->kept);
+    s->half = from->half, s->rode_at = from->rode_at;
+    return speci_draft_told_add(m, row_of(m, to, 0, 0), row_of(m, seq, 0, 0), (size_t)(row_of(m, 1, 0, 0) - row_of(m, 0, 0, 0)));
 }
 
 /* --- the chain --- */
@@ -131,10 +143,10 @@ static spec_status read_chain(model_draft *m)
     return speci_draft_told_copy(m);
 }
 
-/* The rows of the chain before stay where they are. */
+/* The rows of the chain before stay where they are, also where a draft is made once more: its chain takes the place that it had. */
 static void begin_chain(const model_draft *m, model_seq *s)
 {
-    if (m->chain.n_half == 2) s->half ^= 1;
+    if (m->chain.n_half == 2 && s->kept[s->half].at != s->ask.n_ids) s->half ^= 1;
     s->kept[s->half].n = levels_of(m, s), s->kept[s->half].at = s->ask.n_ids;
     s->row_half = s->half, s->row = 0, s->rode_at = 0;
 }

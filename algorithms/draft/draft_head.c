@@ -6,6 +6,8 @@
  * the first that come. */
 #include "algorithms/draft/draft_model.h"
 
+#include <string.h>
+
 enum { KEPT = SPECI_TOLD_ROWS / 2 /* rows that wait for a draft */ };
 
 /* --- does it fit a target? --- */
@@ -28,7 +30,8 @@ void speci_draft_head_begin(model_draft *m, int32_t seq, int32_t first)
     s->begun = true, s->outgrown = false;
     s->fed.n = s->n_fed = 0;
     s->first = first, s->n_told = s->n_ids = 0;
-    s->kept[0].n = s->kept[1].n = s->half = s->rode_at = 0, s->rides = false;
+    memset(s->kept, 0, sizeof s->kept);
+    s->half = s->rode_at = 0, s->rides = false;
 }
 
 /* Rows [from, from + n) of h, those of the ids behind the ones that were told. */
@@ -140,6 +143,7 @@ spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int3
     if (from->outgrown) return SPEC_OK;
     s->n_told = from->n_told;
     SPEC_TRY(m->exec->kind->copy(m->exec, q->seq, to));
+    SPEC_TRY(speci_draft_chain_copy(m, q->seq, to));
     for (int32_t k = 0; k < m->told.n_tap; k++)
         for (int32_t i = m->exec->kind->n_past(m->exec, q->seq); i < from->n_told; i++)
             SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, to, i), speci_draft_told_row(m, k, q->seq, i), m->told.row_bytes[k]));

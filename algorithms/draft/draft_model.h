@@ -181,11 +181,13 @@ spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n);
 
 /* Growth from a chain (draft_chain.c). prepare: its sizes, and nodes of the executor's trees beside those of the tree and of the
  * committed tokens; attach, detach. Of a draft, where the head has such rows: may it grow so? Then the chain's logits, and in `fed` a place
- * for the root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. */
+ * for the root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. A forked sequence gets the rows that
+ * the original may draft from once more: lists the copy. */
 spec_status speci_draft_chain_open(model_draft *m);
 int32_t speci_draft_chain_nodes(const model_draft *m);
 spec_status speci_draft_chain_attach(model_draft *m);
 void speci_draft_chain_close(model_draft *m);
+spec_status speci_draft_chain_copy(model_draft *m, int32_t seq, int32_t to);
 spec_status speci_draft_chain(model_draft *m);
 spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_place);
 
