@@ -2,13 +2,13 @@
  *
  * Each sequence that has its --predict tokens makes room for the next prompt, so that there are always as many; prompts are not
  * counted. Plain and drafted runs take turns, each with a session of its own, so what a choice learns is part of its run; of either
- * the faster run counts. */
+ * the fastest run counts, and its longest step is told. */
 #include <string.h>
 
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
 
-enum { MOST_SEQ = 256, TURNS = 2, WARM_STEPS = 4 };
+enum { MOST_SEQ = 256, TURNS = 5, WARM_STEPS = 4 };
 
 typedef struct loaded {
     const bench *b;
@@ -17,7 +17,8 @@ typedef struct loaded {
     float temperature;
     int32_t n_seq, seqs[MOST_SEQ], left[MOST_SEQ], n_prompt; /* left: tokens to go; n_prompt: prompts that were begun */
     int64_t n_token, n_step;                                /* steps of a sequence each */
-    double ms;
+    double ms, longest_ms;                                  /* of all steps; of one */
+    int64_t longest_at;
 } loaded;
 
 static spec_status begin(loaded *l, int32_t i)
@@ -36,6 +37,7 @@ static spec_status step(loaded *l, bool counts)
     const double ms = speci_now_ms() - start;
     int32_t n_token = 0;
     for (int32_t i = 0; i < l->n_seq; i++) n_token += r[i]->n_tokens, l->left[i] -= r[i]->n_tokens;
+    if (counts && ms > l->longest_ms) l->longest_ms = ms, l->longest_at = l->n_step / l->n_seq;
     if (counts) l->ms += ms, l->n_token += n_token, l->n_step += l->n_seq;
     for (int32_t i = 0; i < l->n_seq; i++) {
         if (l->left[i] > 0) continue;
@@ -83,6 +85,8 @@ static spec_status emit(bench *b, const loaded *l, const loaded *plain, const ch
     bench_number(r, "emitted_per_step", (double)l->n_token / (double)l->n_step);
     bench_number(r, "tokens_per_s", 1e3 * rate(l));
     bench_number(r, "over_plain", rate(l) / rate(plain));
+    bench_count(r, "longest_at", l->longest_at);
+    bench_number(r, "longest_ms", l->longest_ms);
     double ms[] = { l->ms * l->n_seq / (double)l->n_step };
     bench_times(r, ms, 1);
     return bench_emit(b, r, bench_floor_ms(b, (int32_t)l->task->prompts[0].n, l->n_seq));
