@@ -193,15 +193,6 @@ static void keep_part(spec_session *s, engine_round *r, int32_t i)
     if (!r->plain) keep_tree(s, p, r->trees[i]);
 }
 
-/* The trees that stand on the device are scored by their shapes. */
-static void take_shapes(spec_session *s, const engine_round *r)
-{
-    for (int32_t i = 0; i < r->n; i++) {
-        engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
-        if (p->depth > 0) speci_builder_known_shape(p->builder, p->depth, &p->tree);
-    }
-}
-
 static spec_status check_inputs(spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n; i++) {
@@ -227,13 +218,15 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     static const spec_tree none = { 0 };
     bool greedy = false; /* is any of them? */
     r->adjusted = false;
-    if (r->pending) take_shapes(s, r);
     SPEC_TRY(check_inputs(s, r));
     for (int32_t i = 0; i < r->n; i++) {
+        engine_seq *q = &s->seqs[r->seqs[i]];
+        engine_proposal *own = &q->proposal;
         engine_round *flight = s->plain && r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
-        greedy = greedy || s->seqs[r->seqs[i]].request.p.sampling.temperature == 0;
-        r->adjusted = r->adjusted || s->seqs[r->seqs[i]].adjust;
+        greedy = greedy || q->request.p.sampling.temperature == 0;
+        r->adjusted = r->adjusted || q->adjust;
         if (flight) speci_round_drop(s, flight);
+        if (r->pending && own->depth > 0) speci_builder_known_shape(own->builder, own->depth, &own->tree); /* of a tree on the device */
         s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
     }
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
