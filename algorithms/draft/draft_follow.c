@@ -7,12 +7,12 @@
 
 /* --- ids --- */
 
-/* The target's: of one that the drafter has no row for, any other. */
-static spec_status take_ids(model_draft *m, speci_translation *x, const int32_t *ids, int32_t n)
+/* The target's. */
+static spec_status take_ids(const model_draft *m, speci_translation *x, const int32_t *ids, int32_t n)
 {
     SPEC_TRY(speci_buf_reserve(&x->ids, (size_t)n * sizeof *ids));
     for (int32_t i = 0; i < n; i++) {
-        const int32_t id = ids[i] < m->model->n_vocab ? ids[i] : 0;
+        const int32_t id = speci_draft_feed_id(m, ids[i]);
         SPEC_TRY(speci_buf_add(&x->ids, &id, sizeof id));
     }
     x->n_from += n;

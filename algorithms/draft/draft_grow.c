@@ -22,7 +22,7 @@ spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
 int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
 {
     const int32_t id = m->vocab.feed ? m->vocab.feed[token] : token;
-    return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
+    return id < 0 || id >= m->model->n_vocab ? 0 : id;
 }
 
 void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, int32_t q_row, int32_t place)

@@ -207,7 +207,8 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
 /* Reads n bytes of a saved sequence that nobody needs. */
 spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg);
 
-/* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen; the id that a token of a tree is fed by. */
+/* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen. The id that a token of the target is
+ * fed by: any other, where the drafter has no row for it, since a builder of the application's may name such a token. */
 spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n);
 int32_t speci_draft_feed_id(const model_draft *m, int32_t token);
 /* A row of the pass just run whose distribution and candidates are wanted: logits row src, draft distribution q_row of the
