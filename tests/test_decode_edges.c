@@ -501,7 +501,8 @@ static void wrong_distributions(void **state)
 
 static const slip expand_slips[] = { { SPEC_E_ABORTED, "" }, { SPEC_E_INVALID, "feeds node 1000" },
                                    { SPEC_E_INVALID, "changed the root" }, { SPEC_E_INVALID, "has parent" },
-                                   { SPEC_E_INVALID, "siblings with the same token" } };
+                                   { SPEC_E_INVALID, "siblings with the same token" },
+                                   { SPEC_E_INVALID, "has token 1000; the vocabulary has 8" } };
 
 /* A comb that slips when the network has been fed twice. */
 static spec_status slip_in_expand(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k,
@@ -513,9 +514,10 @@ static spec_status slip_in_expand(void *user, spec_tree *tree, const spec_candid
     now = 0;
     if (due == 1) return SPEC_E_ABORTED;
     if (due == 2) feed[0] = 1000, *n_feed = 1;
-    if (due == 3) tree->token[0]++;
+    if (due == 3) tree->token[0] ^= 1;
     if (due == 4) tree->parent[before] = before + 1;
     if (due == 5) tree->token[before + 1] = tree->token[before];
+    if (due == 6) tree->token[before + 1] = 1000;
     return SPEC_OK;
 }
 

@@ -282,10 +282,10 @@ static spec_status check_feed(const spec_tree *tree, const int32_t *feed, int32_
     return SPEC_OK;
 }
 
-static spec_status check_expansion(const spec_builder *b, const spec_tree *tree, const spec_candidate *candidates, int32_t token,
-                                   int32_t n_row)
+static spec_status check_expansion(const spec_builder *b, const spec_tree *tree, int32_t n_vocab, const spec_candidate *candidates,
+                                   int32_t token, int32_t n_row)
 {
-    SPEC_TRY(spec_tree_check(tree, b->n_pool, INT32_MAX));
+    SPEC_TRY(spec_tree_check(tree, b->n_pool, n_vocab));
     if (tree->token[0] != token || rows_of(tree) != n_row)
         return speci_fail(SPEC_E_INVALID, "expand changed the root or what was fed");
     spec_tree_depths(tree, b->map);
@@ -296,7 +296,8 @@ static spec_status check_expansion(const spec_builder *b, const spec_tree *tree,
     return speci_tree_sampled(tree->kind) ? check_candidates(b, tree, candidates) : SPEC_OK;
 }
 
-spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_candidate *candidates, int32_t *feed, int32_t *n_feed)
+spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, int32_t n_vocab, const spec_candidate *candidates, int32_t *feed,
+                                 int32_t *n_feed)
 {
     const int32_t n_row = rows_of(tree), token = tree->token[0], n_left = b->info.n_row - n_row;
     const spec_tree_kind kind = tree->kind;
@@ -304,7 +305,7 @@ spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_ca
     SPEC_TRY(b->kind->expand(b, tree, candidates, b->k, feed, n_feed, n_left));
     tree->kind = kind; /* whatever a caller's own has made of it */
     if (b->kind == &callers_own) {
-        SPEC_TRY(check_expansion(b, tree, candidates, token, n_row));
+        SPEC_TRY(check_expansion(b, tree, n_vocab, candidates, token, n_row));
         SPEC_TRY(check_feed(tree, feed, *n_feed, n_left));
     }
     for (int32_t i = 0; i < *n_feed; i++) tree->q_row[feed[i]] = n_row + i;

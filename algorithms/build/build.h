@@ -68,10 +68,11 @@ uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, u
 void speci_builder_known_shape(const spec_builder *b, int32_t depth_max, spec_tree *t);
 /* For host-driven builders. Begins tree (room for its n_pool nodes, with rank and q_row): the root, fed: row 0. */
 void speci_builder_begin(spec_tree *tree, spec_tree_kind kind, int32_t token);
-/* Calls `expand`, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a
+/* Calls `expand`, and checks what a caller's own did: the tree stays a tree of n_vocab tokens, fits b->n_pool and info.depth, in a
  * sampled tree child j of a node is its candidate j, and feed (room for info.n_row) names nodes that were not fed.
  * Those get the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
-spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_candidate *candidates, int32_t *feed, int32_t *n_feed);
+spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, int32_t n_vocab, const spec_candidate *candidates, int32_t *feed,
+                                 int32_t *n_feed);
 /* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
  * copied to tree. A tree with less room than it needs loses the last nodes. pool->q_row says which row is whose; rows behind which
  * nothing stands are forgotten. */

@@ -147,7 +147,7 @@ static spec_status grow_by_host(growth *g)
     for (int32_t i = 0; i < g->b->info.n_level && n > 0; i++) {
         SPEC_TRY(candidates_of(g, n, base));
         base += n;
-        SPEC_TRY(speci_builder_expand(g->b, g->pool, g->candidate, g->node, &n));
+        SPEC_TRY(speci_builder_expand(g->b, g->pool, g->args.n_vocab, g->candidate, g->node, &n));
     }
     return SPEC_OK;
 }

@@ -63,7 +63,7 @@ typedef struct model_vocab {
     float *logits;         /* with columns: device [n_seq * n_q][n_vocab of the target] */
     float *q;              /* distributions that candidates are drawn from: device [n_seq * n_q][n_q_column]; the session's, or of
                               TEXT its own, of the drafter's ids */
-    int32_t n_q_column;
+    int32_t n_q_column;    /* ids of the trees */
 } model_vocab;
 
 /* A head's hidden rows of the target (draft_head.c), from when they are told until the executor's state covers them: that of a
