@@ -314,6 +314,22 @@ spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, int32_t n_voc
 
 /* --------------------------------------------------------------------------------------- finish --- */
 
+spec_status speci_builder_take(spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, int32_t n)
+{
+    if (n < 1 || n > b->n_pool)
+        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" grew %d nodes; it has 1 to %d", b->text, n, b->n_pool);
+    b->pool.n = n;
+    b->pool.kind = kind;
+    for (int32_t i = 0; i < n; i++) {
+        b->pool.token[i] = nodes[i].token;
+        b->pool.parent[i] = nodes[i].parent;
+        b->pool.rank[i] = nodes[i].rank;
+        b->pool.prob[i] = nodes[i].prob;
+        b->pool.q_row[i] = nodes[i].fed;
+    }
+    return SPEC_OK;
+}
+
 /* What is left out is left out by slot: neither depth, nor room, nor the keep of a kind that samples, depends on a node's own token
  * or probability. */
 
@@ -344,24 +360,6 @@ spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t d
     if (pool->n > tree->cap) cut_room(b, pool, tree->cap);
     speci_tree_forget_rows(pool);
     return spec_tree_copy(tree, pool);
-}
-
-spec_status speci_builder_finish(const spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, const int32_t *row,
-                                 int32_t n, int32_t depth_max, spec_tree *tree)
-{
-    if (n < 1 || n > b->n_pool)
-        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" grew %d nodes; it has 1 to %d", b->text, n, b->n_pool);
-    spec_tree pool = b->pool;
-    pool.n = n;
-    pool.kind = kind;
-    for (int32_t i = 0; i < n; i++) {
-        pool.token[i] = nodes[i].token;
-        pool.parent[i] = nodes[i].parent;
-        pool.rank[i] = nodes[i].rank;
-        pool.prob[i] = nodes[i].prob;
-        pool.q_row[i] = row[i];
-    }
-    return speci_builder_trim(b, &pool, depth_max, tree);
 }
 
 /* -------------------------------------------------------------------------------- known shapes --- */

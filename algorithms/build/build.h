@@ -56,7 +56,7 @@ struct spec_builder {
     int32_t *places;          /* where the levels' take and next lie: [2 * info.n_node], or NULL */
     spec_builder_ops ops;     /* a caller's own builder: ops.expand */
     void *own;                /* a kind's own numbers, freed with speci_free */
-    spec_tree pool;           /* [n_pool] scratch of finish, and what spec_builder_build grows */
+    spec_tree pool;           /* [n_pool] scratch: a grown tree */
     uint8_t *keep;            /* [n_pool] scratch */
     int32_t *map;             /* [n_pool] scratch */
 };
@@ -73,13 +73,12 @@ void speci_builder_begin(spec_tree *tree, spec_tree_kind kind, int32_t token);
  * Those get the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
 spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, int32_t n_vocab, const spec_candidate *candidates, int32_t *feed,
                                  int32_t *n_feed);
+/* b->pool becomes nodes [n] of a tree that grew in a spec_grow. Its q_row says where they were fed, by which their rows are known. */
+spec_status speci_builder_take(spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, int32_t n);
 /* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
  * copied to tree. A tree with less room than it needs loses the last nodes. pool->q_row says which row is whose; rows behind which
  * nothing stands are forgotten. */
 spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t depth_max, spec_tree *tree);
-/* The same for nodes [n] of a tree that grew in a spec_grow; row[i] is node i's row of distributions, or -1. */
-spec_status speci_builder_finish(const spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, const int32_t *row,
-                                 int32_t n, int32_t depth_max, spec_tree *tree);
 
 /* For the kinds. E_INVALID: what the kind takes, and that args is not it (`why`, may be NULL: says more). */
 spec_status speci_builder_refuse(const spec_builder *b, const char *args, const char *why);

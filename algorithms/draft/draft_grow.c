@@ -198,7 +198,9 @@ spec_status speci_draft_take_tree(model_draft *m, int32_t seq, const model_grown
     const int32_t n = grown->n[seq], root = q->fed.n - 1;
     const spec_grow_node *nodes = grown->node + (size_t)seq * (size_t)m->grow.cap;
     if (n < 1 || n > m->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, m->grow.cap);
-    for (int32_t i = 0; i < n; i++) m->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
+    SPEC_TRY(speci_builder_take(m->b, q->kind, nodes, n));
+    spec_tree *pool = &m->b->pool;
+    for (int32_t i = 0; i < n; i++) pool->q_row[i] = pool->q_row[i] < 0 || pool->q_row[i] >= q->n_fed ? -1 : pool->q_row[i] - root;
     note_fed(m, q, nodes, n);
-    return speci_builder_finish(m->b, q->kind, nodes, m->path, n, q->depth, q->ask.tree);
+    return speci_builder_trim(m->b, pool, q->depth, q->ask.tree);
 }
