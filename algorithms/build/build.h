@@ -107,9 +107,13 @@ extern const speci_builder_kind speci_build_none, speci_build_chain, speci_build
  * per unit of time, a step of m' nodes and l' levels taking target(m') + (l' - 1) draft(its mean width). parent [m]
  * receives it, breadth first; *n is less than m where m nodes do not fit, or do not pay. work: of speci_sequoia_bytes,
  * aligned as a double. */
+typedef struct speci_sequoia_args {
+    const float *a; /* [n_a] */
+    int32_t n_a, m, l;
+    const spec_cost_profile *costs; /* or NULL */
+} speci_sequoia_args;
 size_t speci_sequoia_bytes(int32_t m, int32_t l, int32_t n_a);
-double speci_sequoia(const float *a, int32_t n_a, int32_t m, int32_t l, const spec_cost_profile *costs, void *work,
-                     int32_t *parent, int32_t *n);
+double speci_sequoia(const speci_sequoia_args *args, void *work, int32_t *parent, int32_t *n);
 
 /* Levels of trees of n drafts where nobody says how many: 2 + log2 n (DS: below 10 at 64 nodes). */
 static inline int32_t speci_usual_depth(int32_t n)
