@@ -721,7 +721,7 @@ static double solve(const float *a, int32_t n_a, int32_t m, int32_t l, int32_t *
 {
     int32_t parent[MOST_NODES];
     void *work = malloc(speci_sequoia_bytes(m, l, n_a));
-    const double g = speci_sequoia(a, n_a, m, l, NULL, work, parent, n);
+    const double g = speci_sequoia(&(speci_sequoia_args){ a, n_a, m, l, NULL }, work, parent, n);
     double value[MOST_NODES] = { 1 }, sum = 1;
     int32_t depth[MOST_NODES] = { 1 }, child[MOST_NODES] = { 0 };
     for (int32_t i = 1; i < *n; i++) {
@@ -784,7 +784,7 @@ static void sequoia_costs(void **state)
             }
         int32_t parent[MOST_NODES], n;
         void *work = malloc(speci_sequoia_bytes(m, l, 4));
-        const double g = speci_sequoia(a, 4, m, l, &costs, work, parent, &n);
+        const double g = speci_sequoia(&(speci_sequoia_args){ a, 4, m, l, &costs }, work, parent, &n);
         for (int32_t lj = 2; lj <= l; lj++)
             for (int32_t mj = 2; mj <= m; mj++) {
                 int32_t got;

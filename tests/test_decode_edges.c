@@ -186,35 +186,6 @@ static void eos_on_a_branch(void **state)
 
 /* --- other drafters --- */
 
-static void smaller_vocabularies(void **state)
-{
-    (void)state;
-    char dirs[2][64];
-    spec_model *models[2];
-    for (int i = 0; i < 2; i++) { /* a target of 24 ids, a drafter of 11; tokenizers tell that they agree */
-        const char *base = i == 0 ? GOLDEN "law8-target" : GOLDEN "law8-drafter";
-        char changes[64];
-        const int rows = i == 0 ? 24 : 11;
-        snprintf(changes, sizeof changes, "{\"vocab_size\": %d}", rows);
-        char *config = support_json_with(base, "config.json", changes);
-        const variant_file files[] = { { "config.json", config }, { "model.safetensors", NULL },
-                                       { "tokenizer.json", support_tokenizer8 } };
-        support_variant(dirs[i], base, files, 3);
-        support_grow_rows(dirs[i], base, 8, rows);
-        free(config);
-        models[i] = support_model(backend, dirs[i], SPEC_DTYPE_F32);
-    }
-    const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
-    for (int32_t i = 0; support_trees[i]; i++) {
-        spec_result sum = { 0 };
-        spec_drafter *dr = open_drafter(models[1], support_trees[i]);
-        expect_plain(models[0], dr, &sp, N_NEW, support_trees[i], &sum);
-        assert_true(sum.n_accepted > 0);
-        spec_drafter_close(dr);
-    }
-    for (int i = 1; i >= 0; i--) spec_model_close(models[i]), support_variant_remove(dirs[i]);
-}
-
 /* A drafter of 48 positions drafts as long as it has one for the root, and then no longer. */
 static void shorter_contexts(void **state)
 {
@@ -333,16 +304,17 @@ static void rounds_teach(void **state)
 
 /* --- the application's own --- */
 
-/* The two first candidates of whatever was fed last, of which the second goes on: a comb. */
+/* The two first candidates of whatever was fed last, of which the second goes on: a comb. user: NULL, or a token in place of that. */
 static spec_status comb(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
                         int32_t *n_feed, int32_t n_feed_max)
 {
-    (void)user;
+    const int32_t *other = user;
     int32_t last = 0, next = -1;
     for (int32_t i = 1; i < tree->n; i++)
         if (tree->q_row[i] > tree->q_row[last]) last = i;
     const spec_candidate *c = candidates + (size_t)tree->q_row[last] * (size_t)k;
-    for (int32_t j = 0; j < 2 && c[j].token >= 0; j++) next = spec_tree_add(tree, last, c[j].token, c[j].prob);
+    for (int32_t j = 0; j < 2 && c[j].token >= 0; j++)
+        next = spec_tree_add(tree, last, j == 1 && other ? *other : c[j].token, c[j].prob);
     *n_feed = next >= 0 && n_feed_max > 0;
     feed[0] = next;
     return SPEC_OK;
@@ -366,6 +338,46 @@ static void own_builders(void **state)
         spec_drafter_close(dr);
         spec_builder_close(p.builder);
     }
+}
+
+static void smaller_vocabularies(void **state)
+{
+    (void)state;
+    char dirs[2][64];
+    spec_model *models[2];
+    for (int i = 0; i < 2; i++) { /* a target of 24 ids, a drafter of 11; tokenizers tell that they agree */
+        const char *base = i == 0 ? GOLDEN "law8-target" : GOLDEN "law8-drafter";
+        char changes[64];
+        const int rows = i == 0 ? 24 : 11;
+        snprintf(changes, sizeof changes, "{\"vocab_size\": %d}", rows);
+        char *config = support_json_with(base, "config.json", changes);
+        const variant_file files[] = { { "config.json", config }, { "model.safetensors", NULL },
+                                       { "tokenizer.json", support_tokenizer8 } };
+        support_variant(dirs[i], base, files, 3);
+        support_grow_rows(dirs[i], base, 8, rows);
+        free(config);
+        models[i] = support_model(backend, dirs[i], SPEC_DTYPE_F32);
+    }
+    const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_result sum = { 0 };
+        spec_drafter *dr = open_drafter(models[1], support_trees[i]);
+        expect_plain(models[0], dr, &sp, N_NEW, support_trees[i], &sum);
+        assert_true(sum.n_accepted > 0);
+        spec_drafter_close(dr);
+    }
+    /* A builder may name, and go on behind, what the target alone has. */
+    int32_t other = 20;
+    const spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 9, .n_row = 4, .n_level = 4, .depth = 4, .k = 3,
+                                   .expand = comb, .user_data = &other };
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *dr;
+    OK(spec_builder_from_ops(&p.builder, &ops, NULL));
+    OK(spec_drafter_from_model(&dr, models[1], &p));
+    expect_plain(models[0], dr, &sp, N_NEW, "a comb of another token", NULL);
+    spec_drafter_close(dr);
+    spec_builder_close(p.builder);
+    for (int i = 1; i >= 0; i--) spec_model_close(models[i]), support_variant_remove(dirs[i]);
 }
 
 typedef struct own_distributions {
@@ -489,7 +501,8 @@ static void wrong_distributions(void **state)
 
 static const slip expand_slips[] = { { SPEC_E_ABORTED, "" }, { SPEC_E_INVALID, "feeds node 1000" },
                                    { SPEC_E_INVALID, "changed the root" }, { SPEC_E_INVALID, "has parent" },
-                                   { SPEC_E_INVALID, "siblings with the same token" } };
+                                   { SPEC_E_INVALID, "siblings with the same token" },
+                                   { SPEC_E_INVALID, "has token 1000; the vocabulary has 8" } };
 
 /* A comb that slips when the network has been fed twice. */
 static spec_status slip_in_expand(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k,
@@ -501,9 +514,10 @@ static spec_status slip_in_expand(void *user, spec_tree *tree, const spec_candid
     now = 0;
     if (due == 1) return SPEC_E_ABORTED;
     if (due == 2) feed[0] = 1000, *n_feed = 1;
-    if (due == 3) tree->token[0]++;
+    if (due == 3) tree->token[0] ^= 1;
     if (due == 4) tree->parent[before] = before + 1;
     if (due == 5) tree->token[before + 1] = tree->token[before];
+    if (due == 6) tree->token[before + 1] = 1000;
     return SPEC_OK;
 }
 

@@ -282,10 +282,10 @@ static spec_status check_feed(const spec_tree *tree, const int32_t *feed, int32_
     return SPEC_OK;
 }
 
-static spec_status check_expansion(const spec_builder *b, const spec_tree *tree, const spec_candidate *candidates, int32_t token,
-                                   int32_t n_row)
+static spec_status check_expansion(const spec_builder *b, const spec_tree *tree, int32_t n_vocab, const spec_candidate *candidates,
+                                   int32_t token, int32_t n_row)
 {
-    SPEC_TRY(spec_tree_check(tree, b->n_pool, INT32_MAX));
+    SPEC_TRY(spec_tree_check(tree, b->n_pool, n_vocab));
     if (tree->token[0] != token || rows_of(tree) != n_row)
         return speci_fail(SPEC_E_INVALID, "expand changed the root or what was fed");
     spec_tree_depths(tree, b->map);
@@ -296,7 +296,8 @@ static spec_status check_expansion(const spec_builder *b, const spec_tree *tree,
     return speci_tree_sampled(tree->kind) ? check_candidates(b, tree, candidates) : SPEC_OK;
 }
 
-spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_candidate *candidates, int32_t *feed, int32_t *n_feed)
+spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, int32_t n_vocab, const spec_candidate *candidates, int32_t *feed,
+                                 int32_t *n_feed)
 {
     const int32_t n_row = rows_of(tree), token = tree->token[0], n_left = b->info.n_row - n_row;
     const spec_tree_kind kind = tree->kind;
@@ -304,7 +305,7 @@ spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_ca
     SPEC_TRY(b->kind->expand(b, tree, candidates, b->k, feed, n_feed, n_left));
     tree->kind = kind; /* whatever a caller's own has made of it */
     if (b->kind == &callers_own) {
-        SPEC_TRY(check_expansion(b, tree, candidates, token, n_row));
+        SPEC_TRY(check_expansion(b, tree, n_vocab, candidates, token, n_row));
         SPEC_TRY(check_feed(tree, feed, *n_feed, n_left));
     }
     for (int32_t i = 0; i < *n_feed; i++) tree->q_row[feed[i]] = n_row + i;
@@ -312,6 +313,22 @@ spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_ca
 }
 
 /* --------------------------------------------------------------------------------------- finish --- */
+
+spec_status speci_builder_take(spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, int32_t n)
+{
+    if (n < 1 || n > b->n_pool)
+        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" grew %d nodes; it has 1 to %d", b->text, n, b->n_pool);
+    b->pool.n = n;
+    b->pool.kind = kind;
+    for (int32_t i = 0; i < n; i++) {
+        b->pool.token[i] = nodes[i].token;
+        b->pool.parent[i] = nodes[i].parent;
+        b->pool.rank[i] = nodes[i].rank;
+        b->pool.prob[i] = nodes[i].prob;
+        b->pool.q_row[i] = nodes[i].fed;
+    }
+    return SPEC_OK;
+}
 
 /* What is left out is left out by slot: neither depth, nor room, nor the keep of a kind that samples, depends on a node's own token
  * or probability. */
@@ -343,24 +360,6 @@ spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t d
     if (pool->n > tree->cap) cut_room(b, pool, tree->cap);
     speci_tree_forget_rows(pool);
     return spec_tree_copy(tree, pool);
-}
-
-spec_status speci_builder_finish(const spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, const int32_t *row,
-                                 int32_t n, int32_t depth_max, spec_tree *tree)
-{
-    if (n < 1 || n > b->n_pool)
-        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" grew %d nodes; it has 1 to %d", b->text, n, b->n_pool);
-    spec_tree pool = b->pool;
-    pool.n = n;
-    pool.kind = kind;
-    for (int32_t i = 0; i < n; i++) {
-        pool.token[i] = nodes[i].token;
-        pool.parent[i] = nodes[i].parent;
-        pool.rank[i] = nodes[i].rank;
-        pool.prob[i] = nodes[i].prob;
-        pool.q_row[i] = row[i];
-    }
-    return speci_builder_trim(b, &pool, depth_max, tree);
 }
 
 /* -------------------------------------------------------------------------------- known shapes --- */

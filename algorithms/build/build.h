@@ -56,7 +56,7 @@ struct spec_builder {
     int32_t *places;          /* where the levels' take and next lie: [2 * info.n_node], or NULL */
     spec_builder_ops ops;     /* a caller's own builder: ops.expand */
     void *own;                /* a kind's own numbers, freed with speci_free */
-    spec_tree pool;           /* [n_pool] scratch of finish, and what spec_builder_build grows */
+    spec_tree pool;           /* [n_pool] scratch: a grown tree */
     uint8_t *keep;            /* [n_pool] scratch */
     int32_t *map;             /* [n_pool] scratch */
 };
@@ -68,17 +68,17 @@ uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, u
 void speci_builder_known_shape(const spec_builder *b, int32_t depth_max, spec_tree *t);
 /* For host-driven builders. Begins tree (room for its n_pool nodes, with rank and q_row): the root, fed: row 0. */
 void speci_builder_begin(spec_tree *tree, spec_tree_kind kind, int32_t token);
-/* Calls `expand`, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a
+/* Calls `expand`, and checks what a caller's own did: the tree stays a tree of n_vocab tokens, fits b->n_pool and info.depth, in a
  * sampled tree child j of a node is its candidate j, and feed (room for info.n_row) names nodes that were not fed.
  * Those get the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
-spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_candidate *candidates, int32_t *feed, int32_t *n_feed);
+spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, int32_t n_vocab, const spec_candidate *candidates, int32_t *feed,
+                                 int32_t *n_feed);
+/* b->pool becomes nodes [n] of a tree that grew in a spec_grow. Its q_row says where they were fed, by which their rows are known. */
+spec_status speci_builder_take(spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, int32_t n);
 /* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
  * copied to tree. A tree with less room than it needs loses the last nodes. pool->q_row says which row is whose; rows behind which
  * nothing stands are forgotten. */
 spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t depth_max, spec_tree *tree);
-/* The same for nodes [n] of a tree that grew in a spec_grow; row[i] is node i's row of distributions, or -1. */
-spec_status speci_builder_finish(const spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, const int32_t *row,
-                                 int32_t n, int32_t depth_max, spec_tree *tree);
 
 /* For the kinds. E_INVALID: what the kind takes, and that args is not it (`why`, may be NULL: says more). */
 spec_status speci_builder_refuse(const spec_builder *b, const char *args, const char *why);
@@ -107,9 +107,13 @@ extern const speci_builder_kind speci_build_none, speci_build_chain, speci_build
  * per unit of time, a step of m' nodes and l' levels taking target(m') + (l' - 1) draft(its mean width). parent [m]
  * receives it, breadth first; *n is less than m where m nodes do not fit, or do not pay. work: of speci_sequoia_bytes,
  * aligned as a double. */
+typedef struct speci_sequoia_args {
+    const float *a; /* [n_a] */
+    int32_t n_a, m, l;
+    const spec_cost_profile *costs; /* or NULL */
+} speci_sequoia_args;
 size_t speci_sequoia_bytes(int32_t m, int32_t l, int32_t n_a);
-double speci_sequoia(const float *a, int32_t n_a, int32_t m, int32_t l, const spec_cost_profile *costs, void *work,
-                     int32_t *parent, int32_t *n);
+double speci_sequoia(const speci_sequoia_args *args, void *work, int32_t *parent, int32_t *n);
 
 /* Levels of trees of n drafts where nobody says how many: 2 + log2 n (DS: below 10 at 64 nodes). */
 static inline int32_t speci_usual_depth(int32_t n)

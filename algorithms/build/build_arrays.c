@@ -14,7 +14,6 @@ typedef struct growth {
     float *distributions;       /* [rows of a round][n_vocab] where args.q is NULL */
     int32_t *zero, *place;      /* [n_row]: zeros; 0, 1, 2, ... */
     int32_t *node, *asked;      /* [n_row]: nodes of a round, -1 = none; without those */
-    int32_t *row;               /* [n_pool] */
     spec_candidate *candidate;  /* [n_row][k] host-driven */
     spec_grow grow;             /* by levels: one slot */
 } growth;
@@ -65,26 +64,11 @@ static bool too_deep(const growth *g, int32_t depth) { return g->args.depth_max 
 
 /* -------------------------------------------------------------------------------------- levels --- */
 
-/* Nodes that were added since become part of the tree that distributions are asked with. */
-static void show(growth *g)
-{
-    spec_tree *t = g->pool;
-    for (; t->n < g->grow.n[0]; t->n++) {
-        const spec_grow_node *x = &g->grow.node[t->n];
-        t->token[t->n] = x->token;
-        t->parent[t->n] = x->parent;
-        t->rank[t->n] = x->rank;
-        t->prob[t->n] = x->prob;
-        t->q_row[t->n] = -1;
-    }
-    for (int32_t i = 0; i < t->n; i++) t->q_row[i] = g->grow.node[i].fed;
-}
-
 static spec_status grow_level(growth *g, const speci_level *l, int32_t base)
 {
     const spec_builder *b = g->b;
     float *distributions;
-    show(g);
+    SPEC_TRY(speci_builder_take(g->b, g->kind, g->grow.node, g->grow.n[0])); /* distributions are asked with the tree so far */
     memcpy(g->node, g->grow.frontier, (size_t)l->n_place * sizeof *g->node);
     SPEC_TRY(ask(g, l->n_place, base, &distributions));
     const spec_draw_args draw = { .probs = distributions, .ld = g->args.n_vocab, .n_vocab = g->args.n_vocab,
@@ -106,7 +90,6 @@ static spec_status grow_by_levels(growth *g)
     const spec_grow_node root = { .key = spec_stream_root(g->args.seed, g->args.step), .value = 1.0,
                                   .token = g->args.token, .parent = -1, .prob = 1.0f };
     speci_grow_begin(&g->grow, 0, &root);
-    speci_builder_begin(g->pool, g->kind, g->args.token);
     int32_t base = 0;
     for (int32_t i = 0; i < g->b->info.n_level && !too_deep(g, i); i++) {
         const speci_level *l = &g->b->levels[i];
@@ -114,7 +97,7 @@ static spec_status grow_by_levels(growth *g)
         base += l->n_place;
         if (l->n_next == 0) break;
     }
-    return SPEC_OK;
+    return speci_builder_take(g->b, g->kind, g->grow.node, g->grow.n[0]);
 }
 
 /* --------------------------------------------------------------------------------- host-driven --- */
@@ -147,7 +130,7 @@ static spec_status grow_by_host(growth *g)
     for (int32_t i = 0; i < g->b->info.n_level && n > 0; i++) {
         SPEC_TRY(candidates_of(g, n, base));
         base += n;
-        SPEC_TRY(speci_builder_expand(g->b, g->pool, g->candidate, g->node, &n));
+        SPEC_TRY(speci_builder_expand(g->b, g->pool, g->args.n_vocab, g->candidate, g->node, &n));
     }
     return SPEC_OK;
 }
@@ -180,7 +163,6 @@ static spec_status open_growth(growth *g)
     g->place = take(g, rows, sizeof *g->place, &ok);
     g->node = take(g, rows, sizeof *g->node, &ok);
     g->asked = take(g, rows, sizeof *g->asked, &ok);
-    g->row = take(g, pool, sizeof *g->row, &ok);
     if (!g->args.q) g->distributions = take(g, wide * (size_t)g->args.n_vocab, sizeof *g->distributions, &ok);
     if (b->host_driven) g->candidate = take(g, rows * (size_t)b->k, sizeof *g->candidate, &ok);
     spec_grow *grow = &g->grow;
@@ -198,7 +180,7 @@ static spec_status open_growth(growth *g)
 
 static void close_growth(growth *g)
 {
-    void *const parts[] = { g->zero, g->place, g->node, g->asked, g->row, g->distributions, g->candidate, g->grow.n,
+    void *const parts[] = { g->zero, g->place, g->node, g->asked, g->distributions, g->candidate, g->grow.n,
                             g->grow.frontier, g->grow.node, g->grow.feed, g->grow.candidate };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) speci_free(g->b->allocator, parts[i]);
 }
@@ -219,13 +201,9 @@ static spec_status check_args(const spec_builder *b, const spec_build_args *args
 
 static spec_status build(growth *g, spec_tree *tree)
 {
-    if (g->b->host_driven) {
-        SPEC_TRY(grow_by_host(g));
-        return speci_builder_trim(g->b, g->pool, g->args.depth_max, tree);
-    }
-    SPEC_TRY(grow_by_levels(g));
-    for (int32_t i = 0; i < g->grow.n[0]; i++) g->row[i] = g->grow.node[i].fed;
-    return speci_builder_finish(g->b, g->kind, g->grow.node, g->row, g->grow.n[0], g->args.depth_max, tree);
+    if (g->b->host_driven) SPEC_TRY(grow_by_host(g));
+    else SPEC_TRY(grow_by_levels(g));
+    return speci_builder_trim(g->b, g->pool, g->args.depth_max, tree);
 }
 
 spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, const spec_build_args *args)

@@ -97,16 +97,16 @@ static void choose_size(const table *t, const spec_cost_profile *costs, int32_t 
         }
 }
 
-double speci_sequoia(const float *a, int32_t n_a, int32_t m, int32_t l, const spec_cost_profile *costs, void *work,
-                     int32_t *parent, int32_t *n)
+double speci_sequoia(const speci_sequoia_args *args, void *work, int32_t *parent, int32_t *n)
 {
-    const size_t g = (size_t)(m + 1) * (size_t)(l + 1), f = g * (size_t)(n_a + 1);
-    table t = { .a = a, .m = m, .l = l, .n_a = n_a, .f = work };
+    int32_t m = args->m, l = args->l;
+    const size_t g = (size_t)(m + 1) * (size_t)(l + 1), f = g * (size_t)(args->n_a + 1);
+    table t = { .a = args->a, .m = m, .l = l, .n_a = args->n_a, .f = work };
     t.g = t.f + f;
     t.y = (int16_t *)(void *)(t.g + g);
     t.b = t.y + f;
     solve(&t);
-    if (costs) choose_size(&t, costs, &m, &l);
+    if (args->costs) choose_size(&t, args->costs, &m, &l);
     while (m > 1 && t.g[at_g(&t, m, l)] == -INFINITY) m--; /* fewer than m nodes find room in l levels */
     trace(&t, m, l, parent);
     *n = m;
@@ -131,8 +131,9 @@ static void plan(spec_builder *b)
 {
     sequoia *s = b->own;
     for (int32_t i = 0; i < s->n_a; i++) s->a[i] = (float)((PRIOR * prior(i) + s->hit[i]) / (PRIOR + s->seen[i]));
-    (void)speci_sequoia(s->a, s->n_a, s->m, s->l, s->costs.target.n > 0 ? &s->costs : NULL, s->work, s->parent,
-                        &s->n);
+    const speci_sequoia_args args = { .a = s->a, .n_a = s->n_a, .m = s->m, .l = s->l,
+                                      .costs = s->costs.target.n > 0 ? &s->costs : NULL };
+    (void)speci_sequoia(&args, s->work, s->parent, &s->n);
     speci_builder_shape(b, s->parent, s->n, s->scratch);
     /* What others were told when it opened holds for every plan. */
     b->info.n_row = s->m > 1 ? s->m - 1 : 0;

@@ -220,28 +220,33 @@ spec_status speci_corpus_fits(const speci_corpus_table *t, const spec_tokenizer 
 
 static uint32_t token_of(const uint8_t *node) { return (uint32_t)speci_corpus_get(node, SPECI_CORPUS_TOKEN); }
 
-/* The node of [first, end) with this token, or `end`. */
-static uint64_t search(const uint8_t *nodes, int bytes, uint64_t first, uint64_t end, uint32_t token)
+/* Items [first, end) of an array. */
+typedef struct range {
+    uint64_t first, end;
+} range;
+
+/* The node of the range with this token, or its end. */
+static uint64_t search(const uint8_t *nodes, int bytes, range in, uint32_t token)
 {
-    uint64_t low = first, high = end;
+    uint64_t low = in.first, high = in.end;
     while (low < high) {
         const uint64_t middle = low + (high - low) / 2;
         if (token_of(nodes + middle * (uint64_t)bytes) < token) low = middle + 1;
         else high = middle;
     }
-    return low < end && token_of(nodes + low * (uint64_t)bytes) == token ? low : end;
+    return low < in.end && token_of(nodes + low * (uint64_t)bytes) == token ? low : in.end;
 }
 
-/* What node `node`, which is not the last, points at: [*first, *end) of n items. `field`: where in a node that stands. */
-static spec_status range_of(const speci_corpus_table *t, int32_t order, uint64_t node, int field, uint64_t n, uint64_t *first,
-                            uint64_t *end)
+/* What node `node`, which is not the last, points at, of n items. `field`: where in a node that stands. */
+static spec_status range_of(const speci_corpus_table *t, int32_t order, uint64_t node, int field, uint64_t n, range *out)
 {
     const int bytes = speci_corpus_node_bytes(&t->header.shape, order);
     const uint8_t *at = t->nodes[order] + node * (uint64_t)bytes + field;
-    *first = speci_corpus_get(at, 4), *end = speci_corpus_get(at + bytes, 4);
-    if (*first <= *end && *end <= n) return SPEC_OK;
+    *out = (range){ speci_corpus_get(at, 4), speci_corpus_get(at + bytes, 4) };
+    if (out->first <= out->end && out->end <= n) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT, "%s: corrupt at byte %zu: a context points at %llu to %llu of %llu", t->path,
-                      (size_t)(at - t->file.data), (unsigned long long)*first, (unsigned long long)*end, (unsigned long long)n);
+                      (size_t)(at - t->file.data), (unsigned long long)out->first, (unsigned long long)out->end,
+                      (unsigned long long)n);
 }
 
 spec_status speci_corpus_find(const speci_corpus_table *t, speci_corpus_rows *out, int32_t order, const int32_t *context)
@@ -249,17 +254,17 @@ spec_status speci_corpus_find(const speci_corpus_table *t, speci_corpus_rows *ou
     const speci_corpus_header *h = &t->header;
     const bool extension = order == h->shape.n_context;
     int32_t at = extension ? order : 0;
-    uint64_t first = 0, end = h->nodes[at].n - 1;
+    range in = { 0, h->nodes[at].n - 1 };
     *out = (speci_corpus_rows){ 0 };
     for (;; at++) {
-        const uint64_t node = search(t->nodes[at], speci_corpus_node_bytes(&h->shape, at), first, end, (uint32_t)*context++);
-        if (node == end) return SPEC_OK;
+        const uint64_t node = search(t->nodes[at], speci_corpus_node_bytes(&h->shape, at), in, (uint32_t)*context++);
+        if (node == in.end) return SPEC_OK;
         const int field = SPECI_CORPUS_TOKEN + (at == order ? 0 : 4);
-        SPEC_TRY(range_of(t, at, node, field, at == order ? h->rows[at].n : h->nodes[at + 1].n - 1, &first, &end));
+        SPEC_TRY(range_of(t, at, node, field, at == order ? h->rows[at].n : h->nodes[at + 1].n - 1, &in));
         if (at == order) break;
     }
-    out->at = t->rows[order] + first * (uint64_t)speci_corpus_row_bytes(&h->shape);
-    out->n = end - first < (uint64_t)h->shape.n_row ? (int32_t)(end - first) : h->shape.n_row;
+    out->at = t->rows[order] + in.first * (uint64_t)speci_corpus_row_bytes(&h->shape);
+    out->n = in.end - in.first < (uint64_t)h->shape.n_row ? (int32_t)(in.end - in.first) : h->shape.n_row;
     return SPEC_OK;
 }
 

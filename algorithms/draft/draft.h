@@ -232,10 +232,10 @@ static inline bool speci_draft_ends_text(const spec_model *target, int32_t token
 
 /* --- hidden rows on the host (draft_hidden.c) --- */
 
-/* Rows first .. first + n - 1 of h at its tap `tap`, to [n][dim]; when the queue was waited for, they are there as they are kept,
- * side by side, and widen makes float32 of all n * dim values. */
-spec_status speci_hidden_download(const spec_backend_ops *ops, spec_queue *queue, float *to, const speci_draft_hidden *h,
-                                  int32_t tap, int32_t first, int32_t n, int32_t dim);
+/* Rows first .. first + n - 1 of h at its tap `tap`, to [n][dim of the target]; when the queue was waited for, they are
+ * there as they are kept, side by side, and widen makes float32 of all n * dim values. */
+spec_status speci_hidden_download(const speci_draft_site *site, float *to, const speci_draft_hidden *h, int32_t tap, int32_t first,
+                                  int32_t n);
 void speci_hidden_widen(float *rows, size_t n, spec_dtype type);
 
 #endif

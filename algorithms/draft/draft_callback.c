@@ -116,7 +116,7 @@ static spec_status fetch(const speci_draft *d, const speci_draft_hidden *h, int3
     const int32_t dim = site->target->dim, n_tap = d->drafter->n_tap;
     const size_t each = (size_t)ROWS * (size_t)dim;
     for (int32_t k = 0; k < n_tap; k++)
-        SPEC_TRY(speci_hidden_download(site->ops, site->queue, c->hidden + (size_t)k * each, h, k, first, n, dim));
+        SPEC_TRY(speci_hidden_download(site, c->hidden + (size_t)k * each, h, k, first, n));
     SPEC_TRY(site->ops->sync(site->queue));
     for (int32_t k = 0; k < n_tap; k++)
         speci_hidden_widen(c->hidden + (size_t)k * each, (size_t)n * (size_t)dim, h->taps[k].dtype);

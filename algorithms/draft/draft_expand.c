@@ -87,7 +87,7 @@ static spec_status expand(model_draft *m, int32_t seq, int32_t *n_feed)
 {
     model_seq *q = &m->seqs[seq];
     const spec_tree *t = q->ask.tree;
-    SPEC_TRY(speci_builder_expand(m->b, q->ask.tree, seen_by(m, seq), m->path, n_feed));
+    SPEC_TRY(speci_builder_expand(m->b, q->ask.tree, m->vocab.n_q_column, seen_by(m, seq), m->path, n_feed));
     for (int32_t i = 0; i < *n_feed; i++) {
         const int32_t x = m->path[i];
         if (is_open(q, t->q_row[x]))

@@ -7,12 +7,12 @@
 
 /* --- ids --- */
 
-/* The target's: of one that the drafter has no row for, any other. */
-static spec_status take_ids(model_draft *m, speci_translation *x, const int32_t *ids, int32_t n)
+/* The target's. */
+static spec_status take_ids(const model_draft *m, speci_translation *x, const int32_t *ids, int32_t n)
 {
     SPEC_TRY(speci_buf_reserve(&x->ids, (size_t)n * sizeof *ids));
     for (int32_t i = 0; i < n; i++) {
-        const int32_t id = ids[i] < m->model->n_vocab ? ids[i] : 0;
+        const int32_t id = speci_draft_feed_id(m, ids[i]);
         SPEC_TRY(speci_buf_add(&x->ids, &id, sizeof id));
     }
     x->n_from += n;
@@ -24,14 +24,13 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q)
     model_seq *s = &m->seqs[q->seq];
     const int32_t *ids = q->ids + s->own.n_from, n = q->n_ids - s->own.n_from;
     const bool prompt = s->own.n_from == 0 || n > m->n_step_most;
-    int32_t n_own;
-    if (m->is_head) speci_draft_see(m, q, s->n_told);
+    if (m->is_head) s->ids = q->ids + s->first + 1, s->n_ids = s->n_told;
     if (m->is_head || s->outgrown || n == 0) return SPEC_OK;
-    if (!m->vocab.map) SPEC_TRY(take_ids(m, &s->own, ids, n));
-    else SPEC_TRY(speci_translate(&s->own, m->vocab.map, ids, n, prompt || m->vocab.by_text));
-    (void)speci_translated(&s->own, &n_own);
-    s->outgrown = m->n_ctx > 0 && n_own > m->n_ctx;
-    return SPEC_OK;
+    const spec_status status = m->vocab.map ? speci_translate(&s->own, m->vocab.map, ids, n, prompt || m->vocab.by_text)
+                                            : take_ids(m, &s->own, ids, n);
+    s->ids = speci_translated(&s->own, &s->n_ids); /* after an error, too: they may have moved */
+    s->outgrown = m->n_ctx > 0 && s->n_ids > m->n_ctx;
+    return status;
 }
 
 spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
@@ -39,7 +38,7 @@ spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
     model_seq *s = &m->seqs[q->seq];
     s->begun = true, s->outgrown = false;
     s->fed.n = s->n_fed = 0;
-    s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
+    s->own.ids.n = 0, s->own.n_from = s->own.n_held = s->n_ids = 0;
     SPEC_TRY(speci_buf_reserve(&s->own.ids, (size_t)speci_draft_room_of(m, q) * sizeof(int32_t)));
     if (m->vocab.map) SPEC_TRY(speci_translation_begin(&s->own, m->vocab.map));
     return speci_draft_follow(m, q);
@@ -51,13 +50,13 @@ spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
 static int32_t n_accepted(const model_draft *m, int32_t seq, int32_t *path)
 {
     const model_seq *s = &m->seqs[seq];
-    int32_t n_ids, n = 0;
-    const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq);
+    const int32_t base = m->exec->kind->n_past(m->exec, seq);
+    int32_t n = 0;
     spec_tree fed = s->fed;
     if (s->n_fed == 0 || s->rides) return 0;
     fed.n = m->is_head ? s->n_given : s->n_fed;
-    int32_t node = base < n_ids && fed.token[0] == ids[base] ? 0 : -1;
-    for (; node >= 0 && base + n < n_ids - 1; node = speci_tree_child_with(&fed, node, ids[base + n])) path[n++] = node;
+    int32_t node = base < s->n_ids && fed.token[0] == s->ids[base] ? 0 : -1;
+    for (; node >= 0 && base + n < s->n_ids - 1; node = speci_tree_child_with(&fed, node, s->ids[base + n])) path[n++] = node;
     return n;
 }
 
@@ -75,10 +74,10 @@ void speci_draft_commit_fed(model_draft *m, int32_t seq)
 spec_status speci_draft_consume(model_draft *m, int32_t seq)
 {
     const speci_draft_site *site = m->d->site;
+    const model_seq *s = &m->seqs[seq];
     const speci_prefill_hooks hooks = { .poll = site->stopped, .arg = site->stopped_arg };
-    int32_t n;
-    const int32_t *ids = speci_draft_ids(m, seq, &n), first = m->exec->kind->n_past(m->exec, seq);
-    const spec_status status = m->exec->kind->prefill(m->exec, seq, ids + first, first < n - 1 ? (size_t)(n - 1 - first) : 0, &hooks);
+    const int32_t first = m->exec->kind->n_past(m->exec, seq), n = speci_max32(s->n_ids - 1 - first, 0);
+    const spec_status status = m->exec->kind->prefill(m->exec, seq, s->ids + first, (size_t)n, &hooks);
     if (status == SPEC_OK || status == SPEC_E_ABORTED || status == SPEC_E_DEVICE) return status;
     m->exec->kind->end(m->exec, seq);
     m->exec->kind->begin(m->exec, seq);
@@ -101,11 +100,9 @@ static int32_t lay_chains(model_draft *m, const int32_t *seqs, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         const int32_t seq = seqs[i];
         model_seq *s = &m->seqs[seq];
-        int32_t n_ids;
-        const int32_t *ids = speci_draft_ids(m, seq, &n_ids), base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;
-        const int32_t behind = n_behind(m, m->b, left);
+        const int32_t base = m->exec->kind->n_past(m->exec, seq), left = s->n_ids - base, behind = n_behind(m, m->b, left);
         s->n_given = behind > 0 ? behind : left;
-        for (int32_t k = 0; k < s->n_given; k++) spec_tree_add(&s->fed, k - 1, ids[base + k], 0);
+        for (int32_t k = 0; k < s->n_given; k++) spec_tree_add(&s->fed, k - 1, s->ids[base + k], 0);
         if (behind > 0) m->behind[n_left++] = seq;
     }
     return n_left;
@@ -116,9 +113,8 @@ static int32_t lay_chains(model_draft *m, const int32_t *seqs, int32_t n)
 spec_status speci_draft_catch_up(model_draft *m)
 {
     for (int32_t i = 0; i < m->n_active; i++) {
-        int32_t n_ids;
-        (void)speci_draft_ids(m, m->active[i], &n_ids);
-        if (n_ids - m->exec->kind->n_past(m->exec, m->active[i]) > m->n_step_most) SPEC_TRY(speci_draft_consume(m, m->active[i]));
+        const int32_t seq = m->active[i];
+        if (m->seqs[seq].n_ids - m->exec->kind->n_past(m->exec, seq) > m->n_step_most) SPEC_TRY(speci_draft_consume(m, seq));
     }
     for (int32_t n = lay_chains(m, m->active, m->n_active); n > 0; n = lay_chains(m, m->behind, n)) {
         SPEC_TRY(speci_draft_feed(m, m->behind, n));
@@ -143,10 +139,8 @@ speci_draft_lag speci_draft_lag_of(const speci_draft *d, const spec_builder *b, 
     int32_t n_shared = 0;
     for (int32_t i = 0; i < n; i++) {
         const model_seq *s = &m->seqs[seqs[i]];
-        int32_t n_ids, n_pass = 0;
         if (s->outgrown || !s->begun) continue;
-        (void)speci_draft_ids(m, seqs[i], &n_ids);
-        int32_t left = n_ids - m->exec->kind->n_past(m->exec, seqs[i]);
+        int32_t n_pass = 0, left = s->n_ids - m->exec->kind->n_past(m->exec, seqs[i]);
         left -= n_covered(m, seqs[i], left);
         if (left > m->n_step_most) lag.n_pass++, lag.n_row += left - 1, left = 1;
         for (int32_t k; (k = n_behind(m, b, left)) > 0; left -= k) n_pass++, lag.n_row += k;

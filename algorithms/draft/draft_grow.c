@@ -22,7 +22,7 @@ spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
 int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
 {
     const int32_t id = m->vocab.feed ? m->vocab.feed[token] : token;
-    return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
+    return id < 0 || id >= m->model->n_vocab ? 0 : id;
 }
 
 void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, int32_t q_row, int32_t place)
@@ -33,16 +33,6 @@ void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, i
     r->sampling[*n] = m->seqs[seq].sampling;
     r->seq[*n] = seq;
     r->place[(*n)++] = place;
-}
-
-/* The distributions of rows [first, first + n), for a draw from them. */
-static spec_probs_args probs_of(const model_draft *m, int32_t first, int32_t n)
-{
-    const int32_t n_column = m->vocab.n_q_column, ld = m->vocab.columns ? n_column : m->exec->n_logit;
-    const float *logits = m->vocab.columns ? m->vocab.logits : m->exec->logits;
-    return (spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld < n_column ? ld : n_column, .probs = m->vocab.q,
-                              .ld_probs = n_column, .n_probs = n_column, .n_row = n, .host_src = m->rows.src + first,
-                              .host_dst = m->rows.q_row + first, .host_sampling = m->rows.sampling + first };
 }
 
 /* The logits of the rows, at the places of the target's ids: row i is the i-th of the list then. */
@@ -63,11 +53,18 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
     const speci_draft_site *site = m->d->site;
     const model_rows *r = &m->rows;
     const int32_t n_column = m->vocab.n_q_column;
-    if (m->vocab.columns) SPEC_TRY(gather_rows(m, n_row));
+    spec_probs_args probs = { .logits = m->exec->logits, .ld = m->exec->n_logit, .probs = m->vocab.q, .ld_probs = n_column,
+                              .n_probs = n_column };
+    if (m->vocab.columns) {
+        SPEC_TRY(gather_rows(m, n_row));
+        probs.logits = m->vocab.logits, probs.ld = n_column;
+    }
+    probs.n_valid = speci_min32(probs.ld, n_column);
     for (int32_t i = 0, end; i < n_row; i = end) {
         const spec_tree_kind kind = m->seqs[r->seq[i]].kind;
         for (end = i + 1; end < n_row && m->seqs[r->seq[end]].kind == kind;) end++;
-        const spec_probs_args probs = probs_of(m, i, end - i);
+        probs.n_row = end - i;
+        probs.host_src = r->src + i, probs.host_dst = r->q_row + i, probs.host_sampling = r->sampling + i;
         const spec_draw_args a = { .probs = m->vocab.q, .ld = n_column, .n_vocab = n_column, .n_row = end - i, .k = k,
                                    .how = speci_builder_how[kind], .distributions = &probs,
                                    .host_probs_row = r->q_row + i, .grow = grow, .host_slot = r->seq + i,
@@ -198,7 +195,9 @@ spec_status speci_draft_take_tree(model_draft *m, int32_t seq, const model_grown
     const int32_t n = grown->n[seq], root = q->fed.n - 1;
     const spec_grow_node *nodes = grown->node + (size_t)seq * (size_t)m->grow.cap;
     if (n < 1 || n > m->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, m->grow.cap);
-    for (int32_t i = 0; i < n; i++) m->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
+    SPEC_TRY(speci_builder_take(m->b, q->kind, nodes, n));
+    spec_tree *pool = &m->b->pool;
+    for (int32_t i = 0; i < n; i++) pool->q_row[i] = pool->q_row[i] < 0 || pool->q_row[i] >= q->n_fed ? -1 : pool->q_row[i] - root;
     note_fed(m, q, nodes, n);
-    return speci_builder_finish(m->b, q->kind, nodes, m->path, n, q->depth, q->ask.tree);
+    return speci_builder_trim(m->b, pool, q->depth, q->ask.tree);
 }

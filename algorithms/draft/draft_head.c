@@ -56,13 +56,11 @@ static void begin(model_draft *m, int32_t seq, int32_t first)
 static spec_status feed_kept(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
-    int32_t n_ids;
-    const int32_t *ids = speci_draft_ids(m, seq, &n_ids);
     for (;;) {
         speci_draft_commit_fed(m, seq);
         const int32_t base = m->exec->kind->n_past(m->exec, seq), left = s->n_told - base;
         if (left == 0) return SPEC_OK;
-        for (int32_t i = 0; i < left && i < m->n_node && i <= SPEC_MAX_DEPTH; i++) (void)spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
+        for (int32_t i = 0; i < left && i < m->n_node && i <= SPEC_MAX_DEPTH; i++) (void)spec_tree_add(&s->fed, i - 1, s->ids[base + i], 0);
         s->n_given = s->fed.n;
         SPEC_TRY(speci_draft_feed(m, &seq, 1));
     }
@@ -117,7 +115,7 @@ spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, co
     model_seq *s = &m->seqs[q->seq];
     if (!s->begun) begin(m, q->seq, h->first);
     if (s->outgrown) return SPEC_OK;
-    speci_draft_see(m, q, s->n_told + h->n);
+    s->ids = q->ids + s->first + 1, s->n_ids = s->n_told + h->n;
     s->outgrown = m->n_ctx > 0 && s->n_ids > m->n_ctx;
     if (s->outgrown) return SPEC_OK;
     return h->row ? take_path(m, q->seq, h) : take_prompt(m, q, h);

@@ -6,16 +6,17 @@
 #include "core/core_half.h"
 
 /* Rows that lie side by side are fetched at once. */
-spec_status speci_hidden_download(const spec_backend_ops *ops, spec_queue *queue, float *to, const speci_draft_hidden *h,
-                                  int32_t tap, int32_t first, int32_t n, int32_t dim)
+spec_status speci_hidden_download(const speci_draft_site *site, float *to, const speci_draft_hidden *h, int32_t tap, int32_t first,
+                                  int32_t n)
 {
     const spec_view *v = &h->taps[tap];
+    const int32_t dim = site->target->dim;
     const size_t size = v->dtype == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t), bytes = (size_t)dim * size;
     for (int32_t i = 0, run; i < n; i += run) {
         const int32_t row = speci_hidden_row(h, first + i);
         for (run = 1; i + run < n && v->ld == dim && speci_hidden_row(h, first + i + run) == row + run;) run++;
-        SPEC_TRY(ops->download(queue, (char *)to + (size_t)i * bytes, (const char *)v->data + (size_t)row * (size_t)v->ld * size,
-                               (size_t)run * bytes));
+        SPEC_TRY(site->ops->download(site->queue, (char *)to + (size_t)i * bytes,
+                                     (const char *)v->data + (size_t)row * (size_t)v->ld * size, (size_t)run * bytes));
     }
     return SPEC_OK;
 }

@@ -221,7 +221,7 @@ static void end(speci_draft *d, int32_t seq)
     s->begun = false;
     s->fed.n = s->n_fed = 0;
     speci_buf_free(&s->own.ids);
-    s->own.n_from = s->own.n_held = 0;
+    s->own.n_from = s->own.n_held = s->n_ids = 0;
 }
 
 /* --- a draft --- */
@@ -233,11 +233,9 @@ static int32_t depth_of(const model_draft *m, const speci_draft_seq *q)
 {
     const model_seq *s = &m->seqs[q->seq];
     const bool shares = !m->vocab.feed || m->vocab.map->n_twin > 0;
-    int32_t n_ids;
-    (void)speci_draft_ids(m, q->seq, &n_ids);
-    if (!shares || s->outgrown || n_ids == 0 || s->own.n_held > 0) return 0;
+    if (!shares || s->outgrown || s->n_ids == 0 || s->own.n_held > 0) return 0;
     const int32_t depth = m->vocab.by_text ? m->b->info.depth : speci_min32(q->depth_max, m->b->info.depth);
-    return m->n_ctx > 0 ? speci_min32(depth, m->n_ctx - n_ids + 1) : depth;
+    return m->n_ctx > 0 ? speci_min32(depth, m->n_ctx - s->n_ids + 1) : depth;
 }
 
 /* What is asked of the builder: the tree that was asked for; or, by text, a greedy one of the drafter's ids. */
@@ -344,6 +342,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
     const speci_buf ids = s->own.ids;
     s->own = from->own;
     s->own.ids = ids;
+    s->ids = speci_translated(&s->own, &s->n_ids);
     return from->outgrown ? SPEC_OK : m->exec->kind->copy(m->exec, q->seq, to);
 }
 

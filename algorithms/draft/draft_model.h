@@ -10,6 +10,9 @@
 typedef struct model_seq {
     bool begun, outgrown;  /* outgrown: the executor has no position for its last id */
     speci_translation own; /* of a model: the sequence in its ids; those of the target, where the vocabulary is the same */
+    const int32_t *ids;    /* [n_ids] what the executor is fed: those of `own`, or of a head the session's, while a hook runs: so rows
+                              that come need no memory */
+    int32_t n_ids;
     spec_tree fed;         /* what the executor was fed since its last commit: [0, fed.n) is known to the host */
     int32_t n_fed;
     spec_tree written;     /* of drafts by text: the tree of the drafter's ids */
@@ -21,8 +24,6 @@ typedef struct model_seq {
     int32_t n_chain, n_row, n_seen; /* host-driven growth: committed nodes of `fed`, rows asked for, rows seen */
     /* Of a head, whose id i stands behind position first + i of the sequence, and is fed beside that position's hidden row. */
     int32_t first;
-    const int32_t *ids;    /* [n_ids] the session's own, while a hook runs: so rows that come need no memory */
-    int32_t n_ids;
     int32_t n_told;        /* ids whose rows were told */
     int32_t n_given;       /* of `fed`, the nodes in front that have rows of the target: only these are ever committed */
     /* Of a head that no drafted token enters: the rows of the chain under way and of the one before, which began behind `at` ids. */
@@ -62,7 +63,7 @@ typedef struct model_vocab {
     float *logits;         /* with columns: device [n_seq * n_q][n_vocab of the target] */
     float *q;              /* distributions that candidates are drawn from: device [n_seq * n_q][n_q_column]; the session's, or of
                               TEXT its own, of the drafter's ids */
-    int32_t n_q_column;
+    int32_t n_q_column;    /* ids of the trees */
 } model_vocab;
 
 /* A head's hidden rows of the target (draft_head.c), from when they are told until the executor's state covers them: that of a
@@ -139,21 +140,6 @@ int32_t speci_draft_positions(const model_draft *m, int32_t n_ctx);
 /* For its ids, so that steps take no memory: all of a context. */
 int64_t speci_draft_room_of(const model_draft *m, const speci_draft_seq *q);
 
-/* A sequence's ids, as the executor is fed them. */
-static inline const int32_t *speci_draft_ids(const model_draft *m, int32_t seq, int32_t *n)
-{
-    const model_seq *s = &m->seqs[seq];
-    if (!m->is_head) return speci_translated(&s->own, n);
-    *n = s->n_ids;
-    return s->ids;
-}
-/* A head's are the session's own, n of them. */
-static inline void speci_draft_see(model_draft *m, const speci_draft_seq *q, int32_t n)
-{
-    model_seq *s = &m->seqs[q->seq];
-    s->ids = q->ids + s->first + 1, s->n_ids = n;
-}
-
 /* In step with the sequence (draft_follow.c). It begins anew in the drafter's ids, all of q->ids; and goes on with those that are new; a
  * head sees those whose rows were told. */
 spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q);
@@ -221,7 +207,8 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
 /* Reads n bytes of a saved sequence that nobody needs. */
 spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg);
 
-/* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen; the id that a token of a tree is fed by. */
+/* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen. The id that a token of the target is
+ * fed by: any other, where the drafter has no row for it, since a builder of the application's may name such a token. */
 spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n);
 int32_t speci_draft_feed_id(const model_draft *m, int32_t token);
 /* A row of the pass just run whose distribution and candidates are wanted: logits row src, draft distribution q_row of the

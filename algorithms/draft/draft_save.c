@@ -77,16 +77,16 @@ spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg)
 }
 
 /* The sequence in the drafter's ids; *bytes: of what is left of the section. */
-static spec_status get_own(const model_draft *m, speci_translation *own, const saved_head *h, uint64_t *bytes, speci_get_fn get,
-                           void *arg)
+static spec_status get_own(const model_draft *m, model_seq *s, const saved_head *h, uint64_t *bytes, speci_get_fn get, void *arg)
 {
+    speci_translation *own = &s->own;
     saved_own o;
     const uint64_t n = (uint64_t)(h->n_own - 1);
     if (*bytes < sizeof o || n > (*bytes - sizeof o) / sizeof(int32_t))
         return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu ids of a drafter in %llu bytes", (unsigned long long)n,
                           (unsigned long long)*bytes);
     SPEC_TRY(get(arg, &o, sizeof o));
-    own->ids.n = 0;
+    own->ids.n = 0, s->n_ids = 0;
     SPEC_TRY(speci_buf_reserve(&own->ids, (size_t)n * sizeof(int32_t)));
     if (n > 0) SPEC_TRY(get(arg, own->ids.data, (size_t)n * sizeof(int32_t)));
     *bytes -= sizeof o + n * sizeof(int32_t);
@@ -100,6 +100,7 @@ static spec_status get_own(const model_draft *m, speci_translation *own, const s
     own->ids.n = (size_t)n * sizeof(int32_t);
     own->n_held = o.n_held;
     memcpy(own->held, o.held, sizeof own->held);
+    s->ids = speci_translated(own, &s->n_ids);
     return SPEC_OK;
 }
 
@@ -118,7 +119,6 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
     model_draft *m = d->state;
     model_seq *s = &m->seqs[q->seq];
     saved_head h;
-    int32_t n_ids;
     if (bytes < sizeof h)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of a drafter", (unsigned long long)bytes);
     SPEC_TRY(get(arg, &h, sizeof h));
@@ -132,8 +132,7 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
         SPEC_TRY(speci_draft_skip(bytes, get, arg));
         return d->kind->prefill(d, q);
     }
-    if (h.n_own > 0) SPEC_TRY(get_own(m, &s->own, &h, &bytes, get, arg));
-    (void)speci_translated(&s->own, &n_ids);
-    SPEC_TRY(check_head(m, &h, n_ids, bytes));
+    if (h.n_own > 0) SPEC_TRY(get_own(m, s, &h, &bytes, get, arg));
+    SPEC_TRY(check_head(m, &h, s->n_ids, bytes));
     return m->exec->kind->read(m->exec, q->seq, h.n_past, h.n_recent, bytes, get, arg);
 }

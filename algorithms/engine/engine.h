@@ -195,8 +195,10 @@ spec_status speci_hidden_path(spec_session *s, const speci_draft_seq *q, const e
 spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n);
 /* Adds ids [n]. */
 spec_status speci_sequence_take_ids(const spec_session *s, engine_seq *q, const int32_t *ids, size_t n);
-/* What drafters are told of it; `tree` is theirs to fill. */
+/* What drafters are told of it; `tree` is theirs to fill, as deep as emitted tokens fit its limit. */
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq);
+/* Of what it is by now: drafters that have begun see the ids that are new to them as committed. */
+void speci_sequence_tell(spec_session *s, const speci_draft_seq *ask);
 /* Has somebody asked to stop? (engine_enter.c) */
 bool speci_session_stopped(void *session);
 
@@ -230,8 +232,6 @@ spec_status speci_commit_read(spec_session *s, engine_round *r);  /* the host's:
 engine_round *speci_flight(const spec_session *s, int32_t seq);
 /* The pass over r is forgotten. */
 void speci_round_drop(spec_session *s, engine_round *r);
-/* Most drafts below the root now: emitted tokens must fit n_limit. */
-int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 
 /* The choice among ways to draft (engine_choice.c): lists the ways. */
 spec_status speci_ways_open(spec_session *s, spec_adapt adapt);

@@ -1,23 +1,28 @@
 /* engine_prompt.c - the ids of a sequence, and its prompt on its way into states and caches: at once, or in parts. */
 #include "algorithms/engine/engine.h"
 
-#include <limits.h>
 #include <string.h>
 
 /* --- what drafters are told --- */
 
+/* Drafts have use as deep as the limit goes: behind a path one token more is emitted. */
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
+    const int32_t room = speci_max32(0, speci_min32(q->n_limit - q->n_ids - 1, s->n_node - 1));
     return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .n_prompt = q->n_prompt,
-                              .sampling = &q->request.p.sampling, .step = q->n_step, .tree = &q->proposal.tree, .by = -1,
-                              .maker = q->proposal.maker };
+                              .sampling = &q->request.p.sampling, .step = q->n_step, .depth_max = room,
+                              .tree = &q->proposal.tree, .by = -1, .maker = q->proposal.maker };
 }
 
-int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
+void speci_sequence_tell(spec_session *s, const speci_draft_seq *ask)
 {
-    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
-    return speci_max32(0, speci_min32(room, s->n_node - 1));
+    engine_seq *q = &s->seqs[ask->seq];
+    for (int32_t k = 0; k < q->n_begun && q->n_told < q->n_ids; k++) {
+        speci_draft *d = &s->drafters.draft[k];
+        if (d->kind->committed) d->kind->committed(d, ask, q->n_ids - q->n_told);
+    }
+    q->n_told = q->n_ids;
 }
 
 /* --- ids --- */
@@ -64,11 +69,7 @@ static spec_status tell_prompt(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
     const speci_draft_seq ask = speci_sequence_asked(s, seq);
-    for (int32_t k = 0; k < q->n_begun && q->n_told < q->n_ids; k++) {
-        speci_draft *d = &s->drafters.draft[k];
-        if (d->kind->committed) d->kind->committed(d, &ask, q->n_ids - q->n_told);
-    }
-    q->n_told = q->n_ids;
+    speci_sequence_tell(s, &ask);
     for (; q->n_begun < s->drafters.n; q->n_begun++) {
         speci_draft *d = &s->drafters.draft[q->n_begun];
         const spec_status status = d->kind->prefill ? d->kind->prefill(d, &ask) : SPEC_OK;

@@ -4,7 +4,6 @@
  * enqueued; other orders are schedules (engine_schedule.c). */
 #include "algorithms/engine/engine.h"
 
-#include <limits.h>
 #include <string.h>
 
 /* --- a round --- */
@@ -80,15 +79,14 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
     const speci_draft_way *w = &s->ways[way];
     int32_t n = 0;
     for (int32_t i = 0; i < r->n; i++) {
-        engine_seq *q = &s->seqs[r->seqs[i]];
-        const int32_t room = speci_draft_room(s, q);
-        q->proposal.arm = way;
-        q->proposal.builder = w->only; /* it sees the steps without room for a draft, too */
-        if (room < 1) continue;
-        q->proposal.asked = true;
-        s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
-        s->asked[n].depth_max = room;
-        s->asked[n++].least = w->least;
+        engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
+        speci_draft_seq *ask = &s->asked[n];
+        *ask = speci_sequence_asked(s, r->seqs[i]);
+        ask->least = w->least;
+        p->arm = way;
+        p->builder = w->only; /* it sees the steps without room for a draft, too */
+        p->asked = ask->depth_max > 0;
+        n += p->asked;
     }
     if (n == 0) return SPEC_OK;
     SPEC_TRY(speci_draft_enqueue(&s->drafters, w, s->asked, n, &r->pending));
@@ -195,15 +193,6 @@ static void keep_part(spec_session *s, engine_round *r, int32_t i)
     if (!r->plain) keep_tree(s, p, r->trees[i]);
 }
 
-/* The trees that stand on the device are scored by their shapes. */
-static void take_shapes(spec_session *s, const engine_round *r)
-{
-    for (int32_t i = 0; i < r->n; i++) {
-        engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
-        if (p->depth > 0) speci_builder_known_shape(p->builder, p->depth, &p->tree);
-    }
-}
-
 static spec_status check_inputs(spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n; i++) {
@@ -229,13 +218,15 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     static const spec_tree none = { 0 };
     bool greedy = false; /* is any of them? */
     r->adjusted = false;
-    if (r->pending) take_shapes(s, r);
     SPEC_TRY(check_inputs(s, r));
     for (int32_t i = 0; i < r->n; i++) {
+        engine_seq *q = &s->seqs[r->seqs[i]];
+        engine_proposal *own = &q->proposal;
         engine_round *flight = s->plain && r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
-        greedy = greedy || s->seqs[r->seqs[i]].request.p.sampling.temperature == 0;
-        r->adjusted = r->adjusted || s->seqs[r->seqs[i]].adjust;
+        greedy = greedy || q->request.p.sampling.temperature == 0;
+        r->adjusted = r->adjusted || q->adjust;
         if (flight) speci_round_drop(s, flight);
+        if (r->pending && own->depth > 0) speci_builder_known_shape(own->builder, own->depth, &own->tree); /* of a tree on the device */
         s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
     }
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
@@ -450,18 +441,6 @@ static void tell_of_draft(spec_session *s, const engine_part *p)
     if (p->round == s->outcome.round) speci_ways_tell(s, p);
 }
 
-static spec_status tell_drafters(spec_session *s, const engine_part *p)
-{
-    const speci_draft_seq q = speci_sequence_asked(s, p->seq);
-    const spec_status status = s->tells_hidden ? speci_hidden_path(s, &q, p) : SPEC_OK;
-    if (status != SPEC_OK) s->exec->kind->break_seq(s->exec, p->seq);
-    for (int32_t k = 0; k < s->drafters.n; k++) {
-        speci_draft *d = &s->drafters.draft[k];
-        if (d->kind->committed) d->kind->committed(d, &q, p->n_path);
-    }
-    return status;
-}
-
 static spec_stop stop_of(const spec_session *s, const engine_seq *q)
 {
     const engine_request *r = &q->request;
@@ -484,9 +463,12 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         q->proposal.round = 0;
         q->part = -1;
         q->n_step++;
-        const spec_status told = s->drafters.n > 0 ? tell_drafters(s, p) : SPEC_OK;
-        if (told != SPEC_OK) r->told = told;
-        q->n_told = q->n_ids;
+        if (s->drafters.n > 0) {
+            const speci_draft_seq ask = speci_sequence_asked(s, p->seq);
+            const spec_status told = s->tells_hidden ? speci_hidden_path(s, &ask, p) : SPEC_OK;
+            if (told != SPEC_OK) r->told = told, s->exec->kind->break_seq(s->exec, p->seq);
+            speci_sequence_tell(s, &ask);
+        }
         q->stop = stop_of(s, q);
         if (q->text.tokenizer)
             SPEC_TRY(speci_text_add(&q->text, &q->request, q->ids + q->n_ids - p->n_path, p->n_path, &q->stop));

@@ -49,7 +49,7 @@ spec_status spec_node_hidden(spec_session *s, float *hidden, int32_t seq, int32_
     if (tap < 0 || tap >= s->n_tap) return speci_fail(SPEC_E_INVALID, "tap %d of %d that the session keeps", tap, s->n_tap);
     const spec_view v = s->exec->kind->tap(s->exec, SPEC_PHASE_DECODE, tap);
     const speci_draft_hidden h = { .taps = &v, .row = &row, .n = 1 };
-    SPEC_TRY(speci_hidden_download(s->ops, s->queue, hidden, &h, 0, 0, 1, s->target->dim));
+    SPEC_TRY(speci_hidden_download(&s->site, hidden, &h, 0, 0, 1));
     SPEC_TRY(s->ops->sync(s->queue));
     speci_hidden_widen(hidden, (size_t)s->target->dim, v.dtype);
     return SPEC_OK;

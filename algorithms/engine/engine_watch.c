@@ -68,7 +68,7 @@ static int32_t look(spec_session *s, int32_t drafter, int32_t seq, spec_tree *t)
     speci_draft_seq ask = speci_sequence_asked(s, seq);
     t->n = 0, t->kind = SPEC_TREE_DETERMINISTIC;
     (void)spec_tree_add(t, -1, q->ids[q->n_ids - 1], 1);
-    ask.tree = t, ask.depth_max = speci_draft_room(s, q), ask.least = 1;
+    ask.tree = t, ask.least = 1;
     if (ask.depth_max > 0 && d->kind->enqueue(d, NULL, &ask, 1) != SPEC_OK) t->n = 1;
     return t->n > 1 ? ask.n_match : 0;
 }
