@@ -78,9 +78,9 @@ int cli_whole_open(cli_whole *w, const char *path, const char *begin)
 
 int cli_whole_close(cli_whole *w, bool whole)
 {
-    if (w->to == stdout) return CLI_OK; /* cli_stdout_end tells */
     int reason = fflush(w->to) != 0 || ferror(w->to) ? errno : 0;
-    if (fclose(w->to) != 0 && reason == 0) reason = errno;
+    if (w->to == stdout) clearerr(stdout); /* what failed is told here, and not once more at the end */
+    else if (fclose(w->to) != 0 && reason == 0) reason = errno;
     const bool good = whole && reason == 0;
     if (w->partial != NULL && good && rename(w->partial, w->target) != 0) reason = errno;
     if (w->partial != NULL && (!good || reason != 0)) (void)remove(w->partial);

@@ -524,6 +524,10 @@ cmp -s "$work/page" "$work/older" && [ "$(ls "$work" | grep -c '\.part$')" = 0 ]
 what="spec tree --html -, behind what stdout has"
 "$spec" tree "$target" -p a --steps 2 --html - >> "$work/other" 2> "$work/err" && head -n 2 "$work/other" | tr '\n' ' ' |
     grep -q '^kept <!doctype html>' || fail "stdout was written over"
+what="spec tree --html - to a full disk"
+"$spec" tree "$target" -p a --steps 2 --html - > /dev/full 2> "$work/err" && fail "exit 0"
+err_has 'stdout: No space left'
+[ "$(wc -l < "$work/err")" = 1 ] || fail "more than one line tells of it"
 what="spec tree --html -"
 "$spec" tree "$target" "$drafter" -p "$prompt" --html - --tree product:3,2 --steps 12 2> "$work/err" | cmp -s - "$work/page" ||
     fail "the page is not on stdout"
