@@ -15,7 +15,8 @@ typedef struct model_tensor {
     const char *name; /* borrowed from the checkpoint */
     const char *file; /* for messages */
     spec_dtype dtype; /* F32, BF16, F16; AUTO (0) = another type, whose name is in dtype_name */
-    const char *dtype_name;
+    const char *dtype_name; /* static, unless is_new_type */
+    bool is_new_type; /* the library knows no such type: dtype_name is borrowed from the checkpoint, as the name is */
     const gguf_type *blocks; /* rows of such blocks, dtype being AUTO; NULL = none, or none that can be unpacked */
     int32_t n_dim;
     int64_t dim[MODEL_MAX_DIM];
