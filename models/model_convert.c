@@ -128,6 +128,7 @@ static spec_status plan_directory(conversion *k)
     SPEC_TRY(put_name(k));
     SPEC_TRY(put_sampling(k));
     SPEC_TRY(put_ids(k));
+    SPEC_TRY(speci_gguf_check(&k->w, k->m));
     const int32_t n_vocab = (int32_t)json_integer_value(json_object_get(k->taken, "vocab_size"));
     if (k->tokenizer) return speci_tokenizer_put_gguf(&k->head, k->tokenizer, n_vocab);
     return speci_gguf_put_text(&k->head, "tokenizer.ggml.model", "none", 4);

@@ -196,6 +196,8 @@ static void variants(void **state)
         { "llama2", "{\"rope_theta\": null, \"num_key_value_heads\": null, \"max_position_embeddings\": null}" },
         { "internlm3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 6.0}}" },
         { "mistral", "{\"sliding_window\": null}" },
+        { "starcoder2", "{\"sliding_window\": 1234}" },
+        { "qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 99}" }, /* of more layers than there are */
         { "gpt_neox", "{\"rotary_emb_base\": 500, \"use_parallel_residual\": false, \"rotary_pct\": 0.5}" },
         { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
         { "mamba", "{\"time_step_rank\": 3, \"layer_norm_epsilon\": null}" },
@@ -538,6 +540,15 @@ static void refusals(void **state)
     refuse_changed("olmo3", "{\"rope_theta\": 1234, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"default\"}, "
                    "\"sliding_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}",
                    "rope_type of sliding_attention is \"linear\", which cannot be written to GGUF");
+    refuse_changed("qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 1}",
+                   "use_sliding_window is true, for which GGUF files of qwen2 have no key: they mean null");
+    refuse_changed("qwen3", "{\"use_sliding_window\": true, \"max_window_layers\": 0}", "use_sliding_window is true, for which GGUF files of qwen3");
+    refuse_changed("mamba2", "{\"time_step_limit\": [0.25, 0.5]}", "time_step_limit[0] is 0.25, for which GGUF files of mamba2 have no key: they mean 0");
+    refuse_changed("bamba", "{\"time_step_limit\": [0.0, 0.5]}", "time_step_limit[1] is 0.5, for which GGUF files of granitehybrid");
+    refuse_changed("bamba", "{\"mamba_conv_bias\": false}", "mamba_conv_bias is false, for which GGUF files of granitehybrid have no key: they mean true");
+    refuse_changed("qwen3", "{\"attention_bias\": true}", "attention_bias is true, for which GGUF files of qwen3 have no key: they mean false");
+    refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], "
+                   "\"original_max_position_embeddings\": 32}}", "it cannot be written to GGUF, since a file of llama would say: ");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");

@@ -380,6 +380,15 @@ int32_t speci_transformer_period(const model_transformer_layer *layers, int32_t 
     return period;
 }
 
+/* Where no layer has a window, none of the three keys says anything. */
+static void note_no_windows(const model_config *c, const model_transformer_layer *layers, int32_t n_layer)
+{
+    static const char *const keys[] = { "use_sliding_window", "sliding_window", "max_window_layers" };
+    for (int32_t i = 0; i < n_layer; i++)
+        if (layers[i].window > 0) return;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) speci_config_note(c, keys[i], json_null());
+}
+
 /* Qwen2Config, Qwen3Config: sliding_window counts with use_sliding_window only, for layers from max_window_layers on,
  * unless layer_types says which. */
 static spec_status qwen_layers(model_config *c, model_transformer_layer *layers, const model_transformer *t)
@@ -392,8 +401,9 @@ static spec_status qwen_layers(model_config *c, model_transformer_layer *layers,
     SPEC_TRY(speci_config_int_or(c, &first, "max_window_layers", 28, 0, INT32_MAX));
     if (!use) width = 0;
     for (int32_t i = 0; i < t->n_layer; i++) layers[i].window = i >= first ? width : 0;
-    return speci_transformer_layer_types(c, layers, t->n_layer, width,
-                                         use ? "sliding_window is null" : "use_sliding_window is false");
+    SPEC_TRY(speci_transformer_layer_types(c, layers, t->n_layer, width, use ? "sliding_window is null" : "use_sliding_window is false"));
+    note_no_windows(c, layers, t->n_layer);
+    return SPEC_OK;
 }
 
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t)
