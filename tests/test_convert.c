@@ -424,6 +424,41 @@ static void other_splits(void **state)
     support_variant_remove(base);
 }
 
+static void keep_log(void *user_data, spec_log_level level, const char *text)
+{
+    if (level == SPEC_LOG_WARN) snprintf(user_data, 400, "%s", text);
+}
+
+/* What a file does not say of added tokens is told. */
+static void flags_of_added_tokens(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    static const char *const flags[] = { "normalized", "lstrip", "rstrip", "single_word" };
+    char from[64], told[400];
+    spec_backend *be;
+    spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    bp.log = keep_log, bp.log_user_data = told;
+    OK(spec_backend_open(&be, "cpu:portable", &bp));
+    p.type = "f32";
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        char changes[200];
+        snprintf(changes, sizeof changes, "{\"added_tokens\": [{\"id\": 0, \"content\": \"<|endoftext|>\", \"special\": true, \"%s\": true}]}", flags[i]);
+        char *json = support_json_with(DEMO_DRAFTER, "tokenizer.json", changes);
+        const variant_file changed = { "tokenizer.json", json };
+        support_variant(from, DEMO_DRAFTER, &changed, 1);
+        told[0] = '\0';
+        OK(spec_model_convert(be, from, file, &p));
+        assert_int_equal(strstr(told, "1 added token, \"<|endoftext|>\" first, takes white space along") != NULL, i > 0);
+        free(json);
+        support_variant_remove(from);
+    }
+    spec_backend_close(be);
+}
+
 /* A whole model: the text that it goes on with, end tokens, chat template. */
 static void model_with_text(void **state)
 {
@@ -684,7 +719,8 @@ static void threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits),
-                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
+        cmocka_unit_test(flags_of_added_tokens),
+        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
