@@ -197,6 +197,7 @@ static void variants(void **state)
         { "internlm3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 6.0}}" },
         { "mistral", "{\"sliding_window\": null}" },
         { "starcoder2", "{\"sliding_window\": 1234}" },
+        { "smollm3", "{\"sliding_window\": 8, \"no_rope_layer_interval\": 4}" }, /* a window that is switched off */
         { "qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 99}" }, /* of more layers than there are */
         { "gpt_neox", "{\"rotary_emb_base\": 500, \"use_parallel_residual\": false, \"rotary_pct\": 0.5}" },
         { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
@@ -578,6 +579,9 @@ static void refusals(void **state)
     refuse_changed("qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 1}",
                    "use_sliding_window is true, for which GGUF files of qwen2 have no key: they mean null");
     refuse_changed("qwen3", "{\"use_sliding_window\": true, \"max_window_layers\": 0}", "use_sliding_window is true, for which GGUF files of qwen3");
+    refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"truncate\": false, \"original_max_position_embeddings\": 32}}",
+                   "rope_scaling.truncate is false, for which GGUF files have no key: they mean true");
+    refuse_changed("smollm3", "{\"no_rope_layers\": [0, 1, 1, 1, 1]}", "no_rope_layers is an array, for which GGUF files of smollm3 have no key");
     refuse_changed("mamba2", "{\"time_step_limit\": [0.25, 0.5]}", "time_step_limit[0] is 0.25, for which GGUF files of mamba2 have no key: they mean 0");
     refuse_changed("bamba", "{\"time_step_limit\": [0.0, 0.5]}", "time_step_limit[1] is 0.5, for which GGUF files of granitehybrid");
     refuse_changed("bamba", "{\"mamba_conv_bias\": false}", "mamba_conv_bias is false, for which GGUF files of granitehybrid have no key: they mean true");

@@ -49,14 +49,13 @@ static spec_status read_back(json_t *taken, spec_model *m, model_checkpoint *c, 
 }
 
 /* Rotary scalings are told by tensors, too, and shares of heads by whole dimensions (family_gguf_write.c). The others come to what
- * another key says: layer_types, intermediate_size, shapes of tensors. */
+ * another key says: layer_types, no_rope_layers, intermediate_size, shapes of tensors. */
 static bool is_elsewhere(const char *key)
 {
-    static const char *const keys[] = {
-        "partial_rotary_factor",    "sliding_window_pattern", "block_ff_dim",
-        "block_auto_adjust_ff_dim", "block_multiple_of",      "block_ffn_dim_multiplier",
-        "new_decoder_architecture"
-    };
+    static const char *const keys[] = { "partial_rotary_factor",    "sliding_window_pattern",
+                                        "no_rope_layer_interval",   "block_ff_dim",
+                                        "block_auto_adjust_ff_dim", "block_multiple_of",
+                                        "block_ffn_dim_multiplier", "new_decoder_architecture" };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0) return true;
     return strncmp(key, "rope_scaling.", strlen("rope_scaling.")) == 0;

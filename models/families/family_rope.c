@@ -231,6 +231,7 @@ static void note(const model_config *c, const model_rope *r)
     speci_config_note(c, "rope_scaling.original_max_position_embeddings", json_integer((json_int_t)r->original_max_position));
     speci_config_note(c, "rope_scaling.beta_fast", json_real(r->beta_fast));
     speci_config_note(c, "rope_scaling.beta_slow", json_real(r->beta_slow));
+    speci_config_note(c, "rope_scaling.truncate", json_boolean(r->truncate));
     speci_config_note(c, "rope_scaling.attention_factor", json_real(r->attention_factor));
     speci_config_note(c, "rope_scaling.short_factor", json_copy((json_t *)(uintptr_t)r->short_factor));
     speci_config_note(c, "rope_scaling.long_factor", json_copy((json_t *)(uintptr_t)r->long_factor));

@@ -313,13 +313,21 @@ static spec_status build_all(model_builder *b, const model_transformer *t, const
     return SPEC_OK;
 }
 
-/* layer_types as they come to be; whoever wants them finds a list that is too short where memory was. */
+/* Layers as they come to be; whoever wants them finds lists that are too short where memory was. Where no layer has a window, no key of
+ * windows says anything. */
 static void note_layers(const model_config *c, const model_transformer_layer *layers, int32_t n_layer)
 {
-    json_t *types = c->taken ? json_array() : NULL;
-    for (int32_t i = 0; i < n_layer && types; i++)
-        (void)json_array_append_new(types, json_string(layers[i].window > 0 ? "sliding_attention" : "full_attention"));
+    static const char *const keys[] = { "use_sliding_window", "sliding_window", "max_window_layers" };
+    json_t *types = c->taken ? json_array() : NULL, *turns = c->taken ? json_array() : NULL;
+    bool slides = false;
+    for (int32_t i = 0; i < n_layer; i++) {
+        slides = slides || layers[i].window > 0;
+        if (types) (void)json_array_append_new(types, json_string(layers[i].window > 0 ? "sliding_attention" : "full_attention"));
+        if (turns) (void)json_array_append_new(turns, json_integer(!layers[i].no_rope));
+    }
     speci_config_note(c, "layer_types", types);
+    speci_config_note(c, "no_rope_layers", turns);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !slides; i++) speci_config_note(c, keys[i], json_null());
 }
 
 spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read)
@@ -380,15 +388,6 @@ int32_t speci_transformer_period(const model_transformer_layer *layers, int32_t 
     return period;
 }
 
-/* Where no layer has a window, none of the three keys says anything. */
-static void note_no_windows(const model_config *c, const model_transformer_layer *layers, int32_t n_layer)
-{
-    static const char *const keys[] = { "use_sliding_window", "sliding_window", "max_window_layers" };
-    for (int32_t i = 0; i < n_layer; i++)
-        if (layers[i].window > 0) return;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) speci_config_note(c, keys[i], json_null());
-}
-
 /* Qwen2Config, Qwen3Config: sliding_window counts with use_sliding_window only, for layers from max_window_layers on,
  * unless layer_types says which. */
 static spec_status qwen_layers(model_config *c, model_transformer_layer *layers, const model_transformer *t)
@@ -401,9 +400,8 @@ static spec_status qwen_layers(model_config *c, model_transformer_layer *layers,
     SPEC_TRY(speci_config_int_or(c, &first, "max_window_layers", 28, 0, INT32_MAX));
     if (!use) width = 0;
     for (int32_t i = 0; i < t->n_layer; i++) layers[i].window = i >= first ? width : 0;
-    SPEC_TRY(speci_transformer_layer_types(c, layers, t->n_layer, width, use ? "sliding_window is null" : "use_sliding_window is false"));
-    note_no_windows(c, layers, t->n_layer);
-    return SPEC_OK;
+    return speci_transformer_layer_types(c, layers, t->n_layer, width,
+                                         use ? "sliding_window is null" : "use_sliding_window is false");
 }
 
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t)
