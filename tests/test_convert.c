@@ -207,6 +207,7 @@ static void variants(void **state)
         { "olmo3", "{\"rope_theta\": null, \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 300.0, \"rope_type\": \"default\"}, "
                    "\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}" },
         { "exaone4", "{\"sliding_window\": 1234, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" },
+        { "exaone4", "{\"sliding_window\": 7, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" }, /* none turns */
         { "exaone4", "{\"layer_types\": null, \"sliding_window_pattern\": \"LG\", \"sliding_window\": 7}" },
         { "exaone4", "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
                      "\"original_max_position_embeddings\": 32}}" },
