@@ -265,7 +265,7 @@ typedef struct spec_mixer_count {
     int32_t n;        /* in how many layers */
 } spec_mixer_count; /* frozen */
 typedef struct spec_type_count {
-    const char *name; /* as the file has it: "BF16", "Q4_K", ...; static */
+    const char *name; /* as the file has it: "BF16", "Q4_K", ..., or "other"; static */
     int32_t n;        /* tensors */
     uint64_t bytes;   /* of these, in the file */
 } spec_type_count; /* frozen */

@@ -374,7 +374,7 @@ SPEC_API float spec_uniform(uint64_t seed, uint64_t position, uint32_t purpose, 
 
 /* --- trees --- */
 
-/* Arrays for cap nodes, the optional ones too; all or nothing. allocator may be NULL. An empty tree (n = 0). */
+/* Arrays for cap nodes, at most 2^20, the optional ones too; all or nothing. allocator may be NULL. An empty tree (n = 0). */
 SPEC_API spec_status spec_tree_alloc(spec_tree *tree, int32_t cap, const spec_allocator *allocator);
 SPEC_API void spec_tree_free(spec_tree *tree, const spec_allocator *allocator); /* the one of spec_tree_alloc */
 /* Copies nodes and kind; optional arrays where `to` has them (what `from` lacks: ranks by place, prob 0, q_row -1).
@@ -525,7 +525,8 @@ typedef struct spec_cost_table {
     int32_t n_node[16];   /* ascending */
     float ms[16];
 } spec_cost_table; /* frozen */
-/* 0 for n_node <= 0; below the first entry the first; beyond the last one a slope below 0 counts as 0. */
+/* 0 for n_node <= 0, and of a table whose n is not 1 to 16; below the first entry the first; beyond the last one a slope below 0 counts
+ * as 0. */
 SPEC_API float spec_cost_ms(const spec_cost_table *table, int32_t n_node);
 /* Least squares a N^2 + b N + c (a = 0 with quadratic 0), for reports. coefficient [3]: c, b, a. */
 SPEC_API void spec_cost_fit(const spec_cost_table *table, double coefficient[3], int quadratic);

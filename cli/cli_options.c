@@ -214,7 +214,7 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
         return -1;
     case CLI_TO:
         if (value[0] == 0) return cli_usage_error("%s is empty, need %s", source, row->arg);
-        *(const char **)field = strcmp(value, "-") == 0 ? "/dev/stdout" : value;
+        *(const char **)field = strcmp(value, "-") == 0 ? CLI_STDOUT : value;
         return -1;
     case CLI_TEXTS: {
         const char **more = realloc(o->stop, ((size_t)o->n_stop + 1) * sizeof *more);

@@ -1,13 +1,11 @@
 /* cli_tree.c - spec tree: decodes with the four calls, keeps every drafted tree, writes the page that shows them. */
-#define _XOPEN_SOURCE 700 /* lstat */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "cli/cli_tree_page.h"
+#include "cli/cli_whole.h"
 
 typedef struct recorder {
     const cli_options *options;
@@ -254,6 +252,18 @@ static char *drafter_names(const cli_options *o)
     return all;
 }
 
+static const char page_begins[] = "<!doctype html>";
+
+static int write_whole(const char *path, const cli_tree_page *page)
+{
+    cli_whole w;
+    const int code = cli_whole_open(&w, path, page_begins);
+    if (code != CLI_OK) return code;
+    const bool memory = cli_tree_page_write(w.to, page) != SPEC_E_NOMEM;
+    const int closed = cli_whole_close(&w, memory); /* tells of what could not be written, too */
+    return memory ? closed : cli_error("%s: out of memory", path);
+}
+
 static int write_page(const recorder *r, const cli_context *c)
 {
     static const char *const adapts[] = { "off", "cost", "ucb" };
@@ -279,31 +289,14 @@ static int write_page(const recorder *r, const cli_context *c)
         .piece = piece_of,
         .user_data = r->tokenizer,
     };
-    FILE *to = fopen(o->html, "wb");
-    spec_status status = to == NULL ? SPEC_E_IO : proposals == NULL || drafters == NULL ? SPEC_E_NOMEM
-                                                : cli_tree_page_write(to, &page);
-    if (to != NULL && fclose(to) != 0 && status == SPEC_OK) status = SPEC_E_IO;
-    const int reason = errno;
+    const bool memory = proposals != NULL && drafters != NULL;
+    const int code = memory ? write_whole(o->html, &page) : cli_error("out of memory");
     free(proposals);
     free(drafters);
-    if (status == SPEC_OK) {
-        fprintf(stderr, "%s: %d steps, %.2f tokens emitted per step%s\n", o->html, r->n_step,
-                r->n_step > 0 ? (double)r->n_emitted / r->n_step : 0.0,
-                c->n_drafter == 0 ? "; no drafter (-md, --draft): every tree is its root alone" : "");
-        return CLI_OK;
-    }
-    return cli_error("%s: %s", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(reason));
-}
-
-/* Told before the models load and not after the last step. Nothing is left behind; a pipe is opened once, for the page. */
-static int check_writable(const char *path)
-{
-    struct stat s;
-    const bool there = stat(path, &s) == 0;
-    if (there && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) return CLI_OK;
-    FILE *file = fopen(path, "ab");
-    if (file == NULL || fclose(file) != 0) return cli_error("%s: %s", path, strerror(errno));
-    if (!there && lstat(path, &s) == 0 && S_ISREG(s.st_mode)) (void)remove(path); /* else a link's file, which is empty */
+    if (code != CLI_OK) return code;
+    fprintf(stderr, "%s: %d steps, %.2f tokens emitted per step%s\n", o->html, r->n_step,
+            r->n_step > 0 ? (double)r->n_emitted / r->n_step : 0.0,
+            c->n_drafter == 0 ? "; no drafter (-md, --draft): every tree is its root alone" : "");
     return CLI_OK;
 }
 
@@ -349,7 +342,7 @@ int cli_tree(const cli_options *o)
     int code = cli_prompt_read(&prompt, o);
     if (code != CLI_OK) return code;
     cli_interrupt_install();
-    code = check_writable(o->html);
+    code = cli_whole_check(o->html, page_begins); /* before the models load, and not after the last step */
     if (code == CLI_OK) code = cli_open(&context, o);
     if (code == CLI_OK) code = decode(&r, &context, &prompt);
     spec_session_close(r.session);

@@ -94,23 +94,26 @@ spec_status speci_gguf_put_tensor(speci_gguf_head *h, const char *name, int32_t 
     return SPEC_OK;
 }
 
-spec_status speci_gguf_write_padding(speci_writer *w, uint64_t n)
+static const uint8_t zeros[SPECI_GGUF_ALIGNMENT];
+
+spec_status speci_gguf_write_padding(speci_writer *w, uint64_t n) { return speci_writer_put(w, zeros, (size_t)padding(n)); }
+
+spec_status speci_gguf_head_bytes(const speci_gguf_head *h, speci_buf *out)
 {
-    static const uint8_t zeros[SPECI_GGUF_ALIGNMENT];
-    return speci_writer_put(w, zeros, (size_t)padding(n));
+    SPEC_TRY(speci_buf_add(out, "GGUF", 4));
+    SPEC_TRY(put_u32(out, VERSION));
+    SPEC_TRY(put_u64(out, h->n_tensor));
+    SPEC_TRY(put_u64(out, h->n_pair));
+    SPEC_TRY(speci_buf_add(out, h->pairs.data, h->pairs.n));
+    SPEC_TRY(speci_buf_add(out, h->tensors.data, h->tensors.n));
+    return speci_buf_add(out, zeros, (size_t)padding(out->n));
 }
 
 spec_status speci_gguf_head_write(const speci_gguf_head *h, speci_writer *w)
 {
     speci_buf head = { .a = h->pairs.a };
-    spec_status status = speci_buf_add(&head, "GGUF", 4);
-    if (status == SPEC_OK) status = put_u32(&head, VERSION);
-    if (status == SPEC_OK) status = put_u64(&head, h->n_tensor);
-    if (status == SPEC_OK) status = put_u64(&head, h->n_pair);
+    spec_status status = speci_gguf_head_bytes(h, &head);
     if (status == SPEC_OK) status = speci_writer_put(w, head.data, head.n);
-    if (status == SPEC_OK) status = speci_writer_put(w, h->pairs.data, h->pairs.n);
-    if (status == SPEC_OK) status = speci_writer_put(w, h->tensors.data, h->tensors.n);
-    if (status == SPEC_OK) status = speci_gguf_write_padding(w, head.n + h->pairs.n + h->tensors.n);
     speci_buf_free(&head);
     return status;
 }

@@ -31,7 +31,9 @@ spec_status speci_gguf_put_pair(speci_gguf_head *h, const speci_gguf_pair *pair)
  * to the alignment. */
 spec_status speci_gguf_put_tensor(speci_gguf_head *h, const char *name, int32_t n_dim, const int64_t *dim, uint32_t type, uint64_t bytes);
 
-/* Writes all of it, padded to where the data begin. */
+/* Adds all of it, padded to where the data begin. */
+spec_status speci_gguf_head_bytes(const speci_gguf_head *h, speci_buf *out);
+/* Writes the same. */
 spec_status speci_gguf_head_write(const speci_gguf_head *h, speci_writer *w);
 /* Zeros behind n bytes of data. */
 spec_status speci_gguf_write_padding(speci_writer *w, uint64_t n);

@@ -119,6 +119,20 @@ static spec_status put_name(conversion *k)
     return end > begin ? speci_gguf_put_text(&k->head, "general.name", begin, (size_t)(end - begin)) : SPEC_OK;
 }
 
+static spec_status put_tokenizer(conversion *k)
+{
+    const int32_t n_vocab = (int32_t)json_integer_value(json_object_get(k->taken, "vocab_size"));
+    const char *first = "";
+    size_t n_first = 0;
+    if (!k->tokenizer) return speci_gguf_put_text(&k->head, "tokenizer.ggml.model", "none", 4);
+    const size_t n = speci_tokenizer_n_unsaid(k->tokenizer, &first, &n_first);
+    if (n)
+        speci_log(k->m->backend, SPEC_LOG_WARN, "%s: %zu added token%s, \"%.*s\" first, take%s white space along or stand between words only "
+                  "(lstrip, rstrip, single_word): a GGUF file does not say so, and texts with them may get other ids", k->m->path, n,
+                  n == 1 ? "" : "s", n_first > 60 ? 60 : (int)n_first, first, n == 1 ? "s" : "");
+    return speci_tokenizer_put_gguf(&k->head, k->tokenizer, n_vocab);
+}
+
 static spec_status plan_directory(conversion *k)
 {
     SPEC_TRY(read_config(k));
@@ -128,9 +142,8 @@ static spec_status plan_directory(conversion *k)
     SPEC_TRY(put_name(k));
     SPEC_TRY(put_sampling(k));
     SPEC_TRY(put_ids(k));
-    const int32_t n_vocab = (int32_t)json_integer_value(json_object_get(k->taken, "vocab_size"));
-    if (k->tokenizer) return speci_tokenizer_put_gguf(&k->head, k->tokenizer, n_vocab);
-    return speci_gguf_put_text(&k->head, "tokenizer.ggml.model", "none", 4);
+    SPEC_TRY(speci_gguf_check(&k->w, k->m));
+    return put_tokenizer(k);
 }
 
 /* --- a GGUF file --- */

@@ -12,9 +12,10 @@ static int by_bytes(const void *x, const void *y)
 
 static void add(spec_type_count *types, int32_t *n, const model_tensor *t)
 {
+    const char *name = t->is_new_type ? "other" : t->dtype_name; /* static, as spec.h says */
     int32_t i = 0;
-    while (i < *n && strcmp(types[i].name, t->dtype_name) != 0) i++;
-    if (i == *n) types[(*n)++] = (spec_type_count){ .name = t->dtype_name };
+    while (i < *n && strcmp(types[i].name, name) != 0) i++;
+    if (i == *n) types[(*n)++] = (spec_type_count){ .name = name };
     types[i].n++;
     types[i].bytes += t->bytes;
 }

@@ -512,6 +512,22 @@ END
 }
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree product:3,2 --steps 12; no_out; page greedy 12
 err_has '12 steps'
+# A page appears whole, in place of an older page, or not at all; a file of another kind stays, and what stdout has so far.
+echo kept > "$work/other"
+run 1 tree "$target" -p a --steps 2 --html "$work/other"; no_out; err_has 'not a file of this kind'
+grep -qx kept "$work/other" || fail "a page was written over another file"
+cp "$work/page" "$work/older"
+what="a page that does not fit"
+(trap '' XFSZ; ulimit -f 4; "$spec" tree "$target" -p a --steps 2 --html "$work/older" 2> "$work/err") && fail "exit 0"
+err_has 'older: File too large'
+cmp -s "$work/page" "$work/older" && [ "$(ls "$work" | grep -c '\.part$')" = 0 ] || fail "the older page is gone, or a part is left"
+what="spec tree --html -, behind what stdout has"
+"$spec" tree "$target" -p a --steps 2 --html - >> "$work/other" 2> "$work/err" && head -n 2 "$work/other" | tr '\n' ' ' |
+    grep -q '^kept <!doctype html>' || fail "stdout was written over"
+what="spec tree --html - to a full disk"
+"$spec" tree "$target" -p a --steps 2 --html - > /dev/full 2> "$work/err" && fail "exit 0"
+err_has 'stdout: No space left'
+[ "$(wc -l < "$work/err")" = 1 ] || fail "more than one line tells of it"
 what="spec tree --html -"
 "$spec" tree "$target" "$drafter" -p "$prompt" --html - --tree product:3,2 --steps 12 2> "$work/err" | cmp -s - "$work/page" ||
     fail "the page is not on stdout"

@@ -60,7 +60,8 @@ static const file_case file_cases[] = {
     { "size_differs", ONE("\"F32\"", "[3]", "[0,8]"), 8, SPEC_E_FORMAT,
       { "tensor a", "F32 [3] takes 12 bytes", "hold 8" } },
     { "type_differs", ONE("\"BF16\"", "[2]", "[0,8]"), 8, SPEC_E_FORMAT, { "BF16 [2] takes 4 bytes", "hold 8" } },
-    { "dtype_unknown", ONE("\"F31\"", "[2]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "F31", "expected" } },
+    { "dtype_new", ONE("\"F31\"", "[2]", "[0,8]"), 8, SPEC_OK, { 0 } }, /* of a size that nobody knows */
+    { "dtype_new_leaves", ONE("\"F31\"", "[2]", "[0,9]"), 8, SPEC_E_FORMAT, { "tensor a", "leave the buffer" } },
     { "dtype_number", ONE("32", "[2]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "dtype" } },
     { "product_overflow", ONE("\"F32\"", "[4294967296,4294967296,4294967296]", "[0,8]"), 8, SPEC_E_FORMAT,
       { "tensor a", "overflows", "4294967296" } },

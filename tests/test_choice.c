@@ -97,6 +97,21 @@ static void test_fit(void **state)
     NEAR(k[1], 0, 0);
     spec_cost_fit(&(spec_cost_table){ .n = 0 }, k, 1);
     NEAR(k[0], 0, 0);
+    /* Counts that no table has. */
+    static const int32_t counts[] = { -1, 17, INT32_MAX };
+    spec_builder *sequoia;
+    assert_int_equal(spec_builder_open(&sequoia, "sequoia:8", NULL), SPEC_OK);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        spec_cost_profile p = { .struct_size = sizeof p, .target = { .n_node = { 1 }, .ms = { 1 } } };
+        p.target.n = counts[i];
+        spec_cost_fit(&p.target, k, 1);
+        NEAR(k[0], 0, 0);
+        NEAR(spec_cost_ms(&p.target, INT32_MAX), 0, 0);
+        assert_int_equal(spec_builder_costs(sequoia, &p), SPEC_E_INVALID);
+        p.target.n = 1, p.draft.n = counts[i];
+        assert_int_equal(spec_builder_costs(sequoia, &p), counts[i] < 0 ? SPEC_OK : SPEC_E_INVALID);
+    }
+    spec_builder_close(sequoia);
 }
 
 /* ---------------------------------------------------------------------------------------- files --- */
@@ -382,6 +397,10 @@ static void test_bandit_open(void **state)
     assert_int_equal(spec_bandit_open(&b, 2, NAN), SPEC_E_INVALID);
     assert_int_equal(spec_bandit_open(&b, 2, INFINITY), SPEC_E_INVALID);
     assert_memory_equal(&b, &before, sizeof b);
+    b = (spec_bandit){ .n_arm = INT32_MAX, .n_round = 1 }; /* which nobody opened */
+    spec_bandit_update(&b, SPEC_MAX_ARM, 1, 1);
+    assert_int_equal(spec_bandit_choose(&b), 0);
+    assert_int_equal(b.n_round, 1);
     test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, 0), "open");
     /* What cannot be is not learned. */
     memcpy(&before, &b, sizeof b);

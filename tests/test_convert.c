@@ -196,6 +196,9 @@ static void variants(void **state)
         { "llama2", "{\"rope_theta\": null, \"num_key_value_heads\": null, \"max_position_embeddings\": null}" },
         { "internlm3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 6.0}}" },
         { "mistral", "{\"sliding_window\": null}" },
+        { "starcoder2", "{\"sliding_window\": 1234}" },
+        { "smollm3", "{\"sliding_window\": 8, \"no_rope_layer_interval\": 4}" }, /* a window that is switched off */
+        { "qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 99}" }, /* of more layers than there are */
         { "gpt_neox", "{\"rotary_emb_base\": 500, \"use_parallel_residual\": false, \"rotary_pct\": 0.5}" },
         { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
         { "mamba", "{\"time_step_rank\": 3, \"layer_norm_epsilon\": null}" },
@@ -204,6 +207,7 @@ static void variants(void **state)
         { "olmo3", "{\"rope_theta\": null, \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 300.0, \"rope_type\": \"default\"}, "
                    "\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}" },
         { "exaone4", "{\"sliding_window\": 1234, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" },
+        { "exaone4", "{\"sliding_window\": 7, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" }, /* none turns */
         { "exaone4", "{\"layer_types\": null, \"sliding_window_pattern\": \"LG\", \"sliding_window\": 7}" },
         { "exaone4", "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
                      "\"original_max_position_embeddings\": 32}}" },
@@ -422,6 +426,41 @@ static void other_splits(void **state)
     support_variant_remove(base);
 }
 
+static void keep_log(void *user_data, spec_log_level level, const char *text)
+{
+    if (level == SPEC_LOG_WARN) snprintf(user_data, 400, "%s", text);
+}
+
+/* What a file does not say of added tokens is told. */
+static void flags_of_added_tokens(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    static const char *const flags[] = { "normalized", "lstrip", "rstrip", "single_word" };
+    char from[64], told[400];
+    spec_backend *be;
+    spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    bp.log = keep_log, bp.log_user_data = told;
+    OK(spec_backend_open(&be, "cpu:portable", &bp));
+    p.type = "f32";
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        char changes[200];
+        snprintf(changes, sizeof changes, "{\"added_tokens\": [{\"id\": 0, \"content\": \"<|endoftext|>\", \"special\": true, \"%s\": true}]}", flags[i]);
+        char *json = support_json_with(DEMO_DRAFTER, "tokenizer.json", changes);
+        const variant_file changed = { "tokenizer.json", json };
+        support_variant(from, DEMO_DRAFTER, &changed, 1);
+        told[0] = '\0';
+        OK(spec_model_convert(be, from, file, &p));
+        assert_int_equal(strstr(told, "1 added token, \"<|endoftext|>\" first, takes white space along") != NULL, i > 0);
+        free(json);
+        support_variant_remove(from);
+    }
+    spec_backend_close(be);
+}
+
 /* A whole model: the text that it goes on with, end tokens, chat template. */
 static void model_with_text(void **state)
 {
@@ -538,6 +577,18 @@ static void refusals(void **state)
     refuse_changed("olmo3", "{\"rope_theta\": 1234, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"default\"}, "
                    "\"sliding_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}",
                    "rope_type of sliding_attention is \"linear\", which cannot be written to GGUF");
+    refuse_changed("qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 1}",
+                   "use_sliding_window is true, for which GGUF files of qwen2 have no key: they mean null");
+    refuse_changed("qwen3", "{\"use_sliding_window\": true, \"max_window_layers\": 0}", "use_sliding_window is true, for which GGUF files of qwen3");
+    refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"truncate\": false, \"original_max_position_embeddings\": 32}}",
+                   "rope_scaling.truncate is false, for which GGUF files have no key: they mean true");
+    refuse_changed("smollm3", "{\"no_rope_layers\": [0, 1, 1, 1, 1]}", "no_rope_layers is an array, for which GGUF files of smollm3 have no key");
+    refuse_changed("mamba2", "{\"time_step_limit\": [0.25, 0.5]}", "time_step_limit[0] is 0.25, for which GGUF files of mamba2 have no key: they mean 0");
+    refuse_changed("bamba", "{\"time_step_limit\": [0.0, 0.5]}", "time_step_limit[1] is 0.5, for which GGUF files of granitehybrid");
+    refuse_changed("bamba", "{\"mamba_conv_bias\": false}", "mamba_conv_bias is false, for which GGUF files of granitehybrid have no key: they mean true");
+    refuse_changed("qwen3", "{\"attention_bias\": true}", "attention_bias is true, for which GGUF files of qwen3 have no key: they mean false");
+    refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], "
+                   "\"original_max_position_embeddings\": 32}}", "it cannot be written to GGUF, since a file of llama would say: ");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
@@ -673,7 +724,8 @@ static void threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits),
-                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
+        cmocka_unit_test(flags_of_added_tokens),
+        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

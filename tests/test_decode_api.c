@@ -192,6 +192,69 @@ static void long_prompts_are_refused(void **state)
     assert_null(s);
 }
 
+/* Rows of all sequences, and pages of all contexts, are counted in 31 bits. */
+static void sizes_beyond_counting(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t n_seq, n_ctx, n_node;
+        const char *part;
+    } cases[] = {
+        { INT32_MAX, 0, 0, "more rows than" },
+        { INT32_MAX / 2, 64, 256, "more rows than" },
+        { 16777216, 64, 256, "more rows than" }, /* 2^32 rows: none, in 32 bits */
+        { 128, 1 << 30, 0, "128 sequences of 1073741824 tokens are more than 68719476736: take a smaller n_ctx" },
+        { 256, 1 << 30, 0, "256 sequences" }, /* 2^32 pages */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spec_session *s;
+        spec_memory memory = SPEC_STRUCT_INIT(spec_memory);
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        p.n_seq = cases[i].n_seq, p.n_ctx = cases[i].n_ctx, p.n_node = cases[i].n_node;
+        FAILS(spec_session_open(&s, target, NULL, &p), SPEC_E_UNSUPPORTED, cases[i].part);
+        FAILS(spec_session_estimate(&memory, target, NULL, &p), SPEC_E_UNSUPPORTED, cases[i].part);
+    }
+}
+
+static void *alloc_little(void *user_data, size_t bytes, size_t align)
+{
+    (void)user_data;
+    return bytes > (size_t)1 << 30 ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void free_little(void *user_data, void *p, size_t bytes)
+{
+    (void)user_data, (void)bytes;
+    free(p);
+}
+
+/* A context that nobody named. */
+static void no_memory_for_the_models_context(void **state)
+{
+    (void)state;
+    static const spec_allocator little = { alloc_little, free_little, NULL };
+    char path[64];
+    char *config = support_json_with(DEMO_TARGET, "config.json", "{\"max_position_embeddings\": 1073741824}");
+    const variant_file changed = { "config.json", config };
+    support_variant(path, DEMO_TARGET, &changed, 1);
+    spec_backend *be;
+    spec_model *m;
+    spec_session *s;
+    spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    bp.allocator = &little;
+    OK(spec_backend_open(&be, "cpu:portable", &bp));
+    OK(spec_model_open(&m, be, path, NULL));
+    FAILS(spec_session_open(&s, m, NULL, NULL), SPEC_E_NOMEM, "n_ctx is not set, and the model's own is 1073741824 tokens");
+    p.n_ctx = 64;
+    OK(spec_session_open(&s, m, NULL, &p));
+    spec_session_close(s);
+    spec_model_close(m);
+    spec_backend_close(be);
+    support_variant_remove(path);
+    free(config);
+}
+
 static void context_ends_alike(void **state)
 {
     (void)state;
@@ -887,6 +950,7 @@ int main(void)
         cmocka_unit_test(drafts_are_accepted_and_rejected),
         cmocka_unit_test(n_predict_is_exact),
         cmocka_unit_test(long_prompts_are_refused),
+        cmocka_unit_test(sizes_beyond_counting), cmocka_unit_test(no_memory_for_the_models_context),
         cmocka_unit_test(context_ends_alike),
         cmocka_unit_test(no_limit_without_attention),
         cmocka_unit_test(stop_strings_end_the_text),

@@ -228,6 +228,15 @@ static void check_refused(void **state)
     assert_null(d);
     d = open_drafter(",42,6");
     spec_drafter_close(d);
+    char commas[80]; /* which may stand in the name, and numbers behind them */
+    (void)snprintf(commas, sizeof commas, "%s,2,b", path);
+    assert_int_equal(rename(path, commas), 0);
+    d = open_drafter(",2,b");
+    spec_drafter_close(d);
+    d = open_drafter(",2,b,3,2");
+    assert_int_equal(spec_drafter_n_node(d), 7);
+    spec_drafter_close(d);
+    assert_int_equal(rename(commas, path), 0);
     write_small(9);
     d = open_drafter("");
     spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);

@@ -122,6 +122,7 @@ static void memory(void **state)
     }
     spec_tree t;
     assert_int_equal(spec_tree_alloc(&t, 0, NULL), SPEC_E_INVALID);
+    assert_int_equal(spec_tree_alloc(&t, INT32_MAX, NULL), SPEC_E_INVALID);
 }
 
 static void add(void **state)

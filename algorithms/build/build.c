@@ -216,7 +216,11 @@ spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *p
     spec_cost_profile own = { .struct_size = sizeof own };
     if (!profile) return speci_fail(SPEC_E_INVALID, "no costs are given");
     SPEC_TRY(speci_params_read(&own, sizeof own, profile, "spec_cost_profile"));
+    const int32_t most = (int32_t)(sizeof own.target.ms / sizeof *own.target.ms);
     if (own.target.n < 1) return speci_fail(SPEC_E_INVALID, "the profile has no costs of the target's passes");
+    if (own.target.n > most || own.draft.n > most)
+        return speci_fail(SPEC_E_INVALID, "the profile has %d costs of the target's passes and %d of the drafter's: at most %d each",
+                          own.target.n, own.draft.n, most);
     if (builder->kind->costs) builder->kind->costs(builder, &own);
     return SPEC_OK;
 }

@@ -17,6 +17,9 @@ spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, double lambda_u
     return SPEC_OK;
 }
 
+/* It is the caller's plain data. */
+static bool is_open(const spec_bandit *b) { return b->n_arm >= 1 && b->n_arm <= SPEC_MAX_ARM; }
+
 static double rate(const spec_bandit *b, int32_t arm)
 {
     return b->ms[arm] > 0 ? b->tokens[arm] / b->ms[arm] : 0;
@@ -46,7 +49,7 @@ int32_t speci_bandit_ucb(const spec_bandit *b, const double *value)
 
 int32_t spec_bandit_choose(const spec_bandit *bandit)
 {
-    if (!bandit) return 0;
+    if (!bandit || !is_open(bandit)) return 0;
     const double scale = best_rate(bandit);
     double value[SPEC_MAX_ARM];
     for (int32_t k = 0; k < bandit->n_arm; k++) value[k] = scale > 0 ? rate(bandit, k) / scale : 0;
@@ -63,7 +66,7 @@ bool speci_bandit_count(spec_bandit *b, int32_t arm, double emitted, double ms)
 
 void spec_bandit_update(spec_bandit *bandit, int32_t arm, double emitted, double ms)
 {
-    if (!bandit) return;
+    if (!bandit || !is_open(bandit)) return;
     if (!speci_bandit_count(bandit, arm, emitted, ms)) return;
     bandit->tokens[arm] += emitted;
     bandit->ms[arm] += ms;

@@ -14,15 +14,19 @@ enum { MAX_ENTRY = sizeof((spec_cost_table *)0)->ms / sizeof(float) };
 
 /* ---------------------------------------------------------------------------------- the table --- */
 
+/* How many entries it has; 0: it is no table. */
+static int32_t entries(const spec_cost_table *t) { return t && t->n >= 1 && t->n <= (int32_t)MAX_ENTRY ? t->n : 0; }
+
 /* Below the first entry the first is taken: a smaller pass has its fixed costs too. Beyond the last one, times that
  * happened to fall are not continued: at some size they would be negative. */
 float spec_cost_ms(const spec_cost_table *table, int32_t n_node)
 {
-    if (!table || n_node <= 0 || table->n < 1) return 0;
+    const int32_t n = entries(table);
+    if (n_node <= 0 || n == 0) return 0;
     int32_t i = 0;
-    while (i < table->n && table->n_node[i] < n_node) i++;
-    if (i == 0 || table->n == 1) return table->ms[0];
-    const bool beyond = i == table->n;
+    while (i < n && table->n_node[i] < n_node) i++;
+    if (i == 0 || n == 1) return table->ms[0];
+    const bool beyond = i == n;
     if (beyond) i--;
     const double x0 = table->n_node[i - 1], x1 = table->n_node[i], y0 = (double)table->ms[i - 1];
     double slope = ((double)table->ms[i] - y0) / (x1 - x0);
@@ -43,7 +47,7 @@ double speci_cost_ms(const spec_cost_table *table, double n)
 void spec_cost_fit(const spec_cost_table *table, double coefficient[3], int quadratic)
 {
     if (!table || !coefficient) return;
-    const int32_t n = table->n;
+    const int32_t n = entries(table);
     double m = 0, mean = 0, s11 = 0, s1x = 0, s1y = 0;
     coefficient[0] = coefficient[1] = coefficient[2] = 0;
     if (n < 1) return;

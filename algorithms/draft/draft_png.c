@@ -35,17 +35,26 @@ static spec_status read_counts(png_drafter *p, const char *args, const char *cou
     return SPEC_OK;
 }
 
+/* Cuts `path`, a copy of the arguments, behind FILE: the longest beginning that is a file, since its name may have commas. */
+static size_t cut_path(char *path)
+{
+    for (char *end = path + strlen(path); end; end = strrchr(path, ',')) {
+        *end = '\0';
+        if (speci_file_exists(path)) break;
+    }
+    return strlen(path);
+}
+
 static spec_status open(spec_drafter *d, const char *args)
 {
-    const size_t n = strcspn(args, ",");
-    if (n == 0)
+    if (args[0] == '\0' || args[0] == ',')
         return speci_fail(SPEC_E_INVALID, "the drafter \"png\" needs a corpus table, png:FILE: spec ngram build makes one");
     png_drafter *p = speci_alloc(d->allocator, 1, sizeof *p);
-    char *path = speci_alloc(d->allocator, n + 1, 1);
+    char *path = speci_strdup(d->allocator, args);
+    const size_t n = path ? cut_path(path) : 0;
     d->own = p;
     spec_status status = p && path ? SPEC_OK : SPEC_E_NOMEM;
     if (p) p->table.file.fd = -1;
-    if (path) memcpy(path, args, n);
     if (status == SPEC_OK) status = speci_corpus_open(&p->table, path, d->allocator);
     speci_free(d->allocator, path);
     SPEC_TRY(status);

@@ -3,6 +3,7 @@
 #include "algorithms/engine/engine.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "spec_lab.h"
@@ -11,6 +12,7 @@ enum {
     DEFAULT_CTX = 4096,
     MOST_CTX = 1 << 30 /* positions and the trees behind them are counted in 31 bits */
 };
+static const int64_t MOST_TOKENS = (int64_t)1 << 36; /* of all sequences: so are their pages */
 
 /* --- what is asked for --- */
 
@@ -83,6 +85,23 @@ static spec_status plan_context(spec_session *s, int32_t n_ctx)
     s->n_ctx = n_ctx ? n_ctx : target->n_ctx < MOST_CTX ? target->n_ctx : MOST_CTX;
     if (s->n_ctx == 0 && speci_model_attends(target)) s->n_ctx = DEFAULT_CTX;
     return SPEC_OK;
+}
+
+static spec_status check_rows(const spec_session *s, int64_t n_row)
+{
+    const int32_t most = s->target->backend->info.row_max;
+    if (n_row <= most) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d nodes are more rows than the backend's %d", s->n_seq, (int)(n_row / s->n_seq),
+                      most);
+}
+
+/* Before anything is multiplied in 31 bits: rows, and pages of all contexts. */
+static spec_status check_sizes(const spec_session *s)
+{
+    SPEC_TRY(check_rows(s, (int64_t)s->n_seq * (s->n_node + 1)));
+    if ((int64_t)s->n_seq * s->n_ctx <= MOST_TOKENS) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d tokens are more than %lld: take a smaller n_ctx", s->n_seq, s->n_ctx,
+                      (long long)MOST_TOKENS);
 }
 
 /* Trees and rows that the drafters need. */
@@ -158,6 +177,7 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     atomic_init(&s->cancelled, 0);
     SPEC_TRY(plan_context(s, p->n_ctx));
     SPEC_TRY(plan_nodes(s, w));
+    SPEC_TRY(check_sizes(s));
     describe_site(s, &w->lab);
     SPEC_TRY(prepare_drafters(s, w));
     SPEC_TRY(speci_hidden_plan(s, p->taps, p->n_tap));
@@ -190,10 +210,8 @@ static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n
         n_row = speci_max32(n_row, needs.n_row);
         *n_column = speci_max32(*n_column, needs.n_column);
     }
+    SPEC_TRY(check_rows(s, n_row));
     const spec_backend *be = s->target->backend;
-    if (n_row > be->info.row_max)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d nodes are more rows than the backend's %d", s->n_seq,
-                          n_row / s->n_seq, be->info.row_max);
     memory->bytes_work += be->ops->queue_bytes(be->dev, plans, *n_plan, *n_column);
     return SPEC_OK;
 }
@@ -398,6 +416,14 @@ static spec_status open_session(spec_session *s, spec_model *target, const wishe
     return speci_profile_open(s, w->params.adapt, w->params.profile);
 }
 
+/* Memory that nobody asked for by a number: the context is the model's own. */
+static spec_status no_memory_for_context(const spec_session *s)
+{
+    char why[256];
+    snprintf(why, sizeof why, "%s", spec_last_error());
+    return speci_fail(SPEC_E_NOMEM, "%s; n_ctx is not set, and the model's own is %d tokens: a smaller one takes less", why, s->n_ctx);
+}
+
 spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                               const spec_session_params *params)
 {
@@ -407,8 +433,9 @@ spec_status spec_session_open(spec_session **out, spec_model *target, spec_draft
     *out = NULL;
     SPEC_TRY(read_wishes(&w, drafter, params));
     SPEC_TRY(new_session(&s, target));
-    const spec_status status = open_session(s, target, &w);
+    spec_status status = open_session(s, target, &w);
     if (status != SPEC_OK) {
+        if (status == SPEC_E_NOMEM && w.params.n_ctx == 0 && s->n_ctx > DEFAULT_CTX) status = no_memory_for_context(s);
         spec_session_close(s);
         return status;
     }

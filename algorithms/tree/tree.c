@@ -4,11 +4,13 @@
 
 #include <string.h>
 
+enum { MOST_NODES = 1 << 20 }; /* a thousand times what any pass takes: more is a number that went wrong */
+
 spec_status spec_tree_alloc(spec_tree *tree, int32_t cap, const spec_allocator *allocator)
 {
     SPEC_NEED(tree, "tree");
     *tree = (spec_tree){ .n = 0 };
-    if (cap < 1) return speci_fail(SPEC_E_INVALID, "a tree with room for %d nodes; it needs at least 1", cap);
+    if (cap < 1 || cap > MOST_NODES) return speci_fail(SPEC_E_INVALID, "a tree with room for %d nodes; it needs 1 to %d", cap, MOST_NODES);
     const size_t n = (size_t)cap;
     spec_tree t = { .cap = cap, .token = speci_alloc(allocator, n, sizeof *t.token) };
     t.parent = t.token ? speci_alloc(allocator, n, sizeof *t.parent) : NULL;

@@ -23,6 +23,8 @@ spec_status speci_gguf_plan(gguf_writing *w);
 /* The tensors of a GGUF file as they are. */
 spec_status speci_gguf_plan_same(gguf_writing *w);
 void speci_gguf_plan_free(gguf_writing *w);
+/* Would the file, read again, come to what was taken? m: what reading a config needs. */
+spec_status speci_gguf_check(const gguf_writing *w, spec_model *m);
 
 /* For rows: a tensor of the new file; NULL if absent. */
 const gguf_stored *speci_gguf_stored(const gguf_writing *w, const char *name);

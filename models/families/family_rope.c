@@ -55,7 +55,8 @@ static spec_status read_type(model_config *o, model_rope_type *out)
 /* sqrt(1 / t) = 0.1 mscale ln s + 1 (Peng et al. 2023, YaRN, 3.4) */
 static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1; }
 
-/* mscale and mscale_all_dim together are DeepSeek's way to say the attention factor. */
+/* mscale and mscale_all_dim together are DeepSeek's way to say the attention factor. "finetuned", of the authors' own files, says how
+ * the model came about. */
 static spec_status read_yarn(model_config *o, model_rope *r)
 {
     double mscale, all_dim;
@@ -66,6 +67,7 @@ static spec_status read_yarn(model_config *o, model_rope *r)
     SPEC_TRY(speci_config_number_or(o, &r->attention_factor, "attention_factor", 0, 1e-3, 1e3));
     SPEC_TRY(speci_config_number_or(o, &mscale, "mscale", 0, 0, 1e3));
     SPEC_TRY(speci_config_number_or(o, &all_dim, "mscale_all_dim", 0, 0, 1e3));
+    (void)speci_config_take(o, "finetuned");
     if (r->beta_slow >= r->beta_fast)
         return speci_fail(SPEC_E_FORMAT, "%s: %sbeta_slow is %g, expected less than beta_fast, %g", o->file, o->in,
                           r->beta_slow, r->beta_fast);
@@ -229,6 +231,7 @@ static void note(const model_config *c, const model_rope *r)
     speci_config_note(c, "rope_scaling.original_max_position_embeddings", json_integer((json_int_t)r->original_max_position));
     speci_config_note(c, "rope_scaling.beta_fast", json_real(r->beta_fast));
     speci_config_note(c, "rope_scaling.beta_slow", json_real(r->beta_slow));
+    speci_config_note(c, "rope_scaling.truncate", json_boolean(r->truncate));
     speci_config_note(c, "rope_scaling.attention_factor", json_real(r->attention_factor));
     speci_config_note(c, "rope_scaling.short_factor", json_copy((json_t *)(uintptr_t)r->short_factor));
     speci_config_note(c, "rope_scaling.long_factor", json_copy((json_t *)(uintptr_t)r->long_factor));

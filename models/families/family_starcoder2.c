@@ -20,6 +20,7 @@ spec_status speci_family_starcoder2(model_builder *b)
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
     SPEC_TRY(speci_config_bool_or(b->config, &t.qkv_bias, "use_bias", true));
     SPEC_TRY(speci_config_int_or(b->config, &t.window, "sliding_window", 0, 1, INT32_MAX));
+    if (t.window == 0) speci_config_note(b->config, "sliding_window", json_null());
     SPEC_TRY(read_fixed(b->config));
     t.out_bias = t.mlp_bias = t.qkv_bias;
     t.norm = MODEL_NORM_LAYER;

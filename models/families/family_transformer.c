@@ -313,13 +313,22 @@ static spec_status build_all(model_builder *b, const model_transformer *t, const
     return SPEC_OK;
 }
 
-/* layer_types as they come to be; whoever wants them finds a list that is too short where memory was. */
+/* Layers as they come to be; whoever wants them finds lists that are too short where memory was. Where no layer has a window, the switch
+ * of windows says nothing, nor do the keys behind it. */
 static void note_layers(const model_config *c, const model_transformer_layer *layers, int32_t n_layer)
 {
-    json_t *types = c->taken ? json_array() : NULL;
-    for (int32_t i = 0; i < n_layer && types; i++)
-        (void)json_array_append_new(types, json_string(layers[i].window > 0 ? "sliding_attention" : "full_attention"));
+    static const char *const keys[] = { "use_sliding_window", "sliding_window", "max_window_layers" };
+    json_t *types = c->taken ? json_array() : NULL, *turns = c->taken ? json_array() : NULL;
+    const bool switched = json_object_get(c->taken, keys[0]) != NULL;
+    bool slides = false;
+    for (int32_t i = 0; i < n_layer; i++) {
+        slides = slides || layers[i].window > 0;
+        if (types) (void)json_array_append_new(types, json_string(layers[i].window > 0 ? "sliding_attention" : "full_attention"));
+        if (turns) (void)json_array_append_new(turns, json_integer(!layers[i].no_rope));
+    }
     speci_config_note(c, "layer_types", types);
+    speci_config_note(c, "no_rope_layers", turns);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !slides && switched; i++) speci_config_note(c, keys[i], json_null());
 }
 
 spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read)

@@ -379,6 +379,28 @@ spec_status speci_checkpoint_open_memory(model_checkpoint **out, const uint8_t *
     return finish(out, c, read_memory(c, data, bytes));
 }
 
+static spec_status add_tensors(model_checkpoint *c, const model_tensor *tensors, size_t n)
+{
+    speci_free(c->a, c->tensors);
+    c->tensors = speci_alloc(c->a, n, sizeof *c->tensors);
+    c->n_tensor = c->tensors ? n : 0;
+    if (!c->tensors) return SPEC_E_NOMEM;
+    if (n) memcpy(c->tensors, tensors, n * sizeof *tensors);
+    for (size_t i = 0; i < n; i++) c->tensors[i].file = c->path;
+    return sort_tensors(c);
+}
+
+spec_status speci_checkpoint_open_planned(model_checkpoint **out, const uint8_t *head, size_t bytes, const model_tensor *tensors, size_t n,
+                                          const char *file, const spec_allocator *a)
+{
+    model_checkpoint *c = NULL;
+    *out = NULL;
+    SPEC_TRY(new_checkpoint(&c, file, a));
+    spec_status status = read_memory(c, head, bytes);
+    if (status == SPEC_OK) status = add_tensors(c, tensors, n);
+    return finish(out, c, status);
+}
+
 void speci_checkpoint_close(model_checkpoint *c)
 {
     if (!c) return;

@@ -15,7 +15,8 @@ typedef struct model_tensor {
     const char *name; /* borrowed from the checkpoint */
     const char *file; /* for messages */
     spec_dtype dtype; /* F32, BF16, F16; AUTO (0) = another type, whose name is in dtype_name */
-    const char *dtype_name;
+    const char *dtype_name; /* static, unless is_new_type */
+    bool is_new_type; /* the library knows no such type: dtype_name is borrowed from the checkpoint, as the name is */
     const gguf_type *blocks; /* rows of such blocks, dtype being AUTO; NULL = none, or none that can be unpacked */
     int32_t n_dim;
     int64_t dim[MODEL_MAX_DIM];
@@ -49,6 +50,9 @@ spec_status speci_checkpoint_open(model_checkpoint **out, const char *path, cons
  * copied. */
 spec_status speci_checkpoint_open_memory(model_checkpoint **out, const uint8_t *data, size_t bytes, const char *file,
                                          const spec_allocator *a);
+/* The head of a GGUF file without tensors, which must outlive the checkpoint, and tensors [n], which are copied, but for their names. */
+spec_status speci_checkpoint_open_planned(model_checkpoint **out, const uint8_t *head, size_t bytes, const model_tensor *tensors, size_t n,
+                                          const char *file, const spec_allocator *a);
 void speci_checkpoint_close(model_checkpoint *c);
 model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name); /* NULL if absent */
 /* The metadata of a GGUF file; NULL for others. */

@@ -218,16 +218,24 @@ spec_status speci_config_child(model_config *c, model_config *out, const char *k
     return SPEC_OK;
 }
 
+static void note_limit(const model_config *c, const char *key, const char *which, double x)
+{
+    char full[80];
+    snprintf(full, sizeof full, "%s%s", key, which);
+    speci_config_note(c, full, isinf(x) ? json_null() : json_real(x));
+}
+
 spec_status speci_config_limits_or_none(model_config *c, float *lo, float *hi, const char *key)
 {
     const json_t *v = speci_config_take(c, key);
     double x = 0, y = 0;
     *lo = 0.0f, *hi = INFINITY;
-    if (!v) return SPEC_OK;
-    if (json_array_size(v) != 2 || !speci_json_number(json_array_get(v, 0), &x) ||
-        !speci_json_number(json_array_get(v, 1), &y) || !(x >= 0 && x <= y) || isinf(x))
+    if (v && (json_array_size(v) != 2 || !speci_json_number(json_array_get(v, 0), &x) ||
+        !speci_json_number(json_array_get(v, 1), &y) || !(x >= 0 && x <= y) || isinf(x)))
         return wrong(c, key, v, "[low, high] with 0 <= low <= high, low finite");
-    *lo = (float)x, *hi = (float)y;
+    if (v) *lo = (float)x, *hi = (float)y;
+    note_limit(c, key, "[0]", v ? x : 0);
+    note_limit(c, key, "[1]", v ? y : INFINITY);
     return SPEC_OK;
 }
 

@@ -19,7 +19,8 @@ typedef struct type_row {
     spec_dtype dtype;
 } type_row;
 
-/* Types that are not float16, bfloat16 or float32 may stand in a file (masks, counters) but not be used. */
+/* Types that are not float16, bfloat16 or float32 may stand in a file (masks, counters) but not be used. So may those that the format
+ * gets when this table is old: nothing is known of their size. */
 static const type_row types[] = {
     { "F32", 32, SPEC_DTYPE_F32 },         { "BF16", 16, SPEC_DTYPE_BF16 },       { "F16", 16, SPEC_DTYPE_F16 },
     { "F64", 64, SPEC_DTYPE_AUTO },        { "I64", 64, SPEC_DTYPE_AUTO },        { "U64", 64, SPEC_DTYPE_AUTO },
@@ -104,14 +105,15 @@ static spec_status read_tensor(model_tensor *t, const json_t *entry, const uint8
     const type_row *type = find_type(type_name);
     size_t bytes = 0;
     if (!json_is_object(entry)) return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: not an object", t->file, t->name);
-    if (!type)
-        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: dtype is %s, expected one like F32, BF16 or F16", t->file,
-                          t->name, type_name ? type_name : "missing");
-    t->dtype = type->dtype;
-    t->dtype_name = type->name;
-    SPEC_TRY(read_shape(t, &bytes, json_object_get(entry, "shape"), type->bits));
+    if (!type_name)
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: dtype is missing or not a string, expected one like F32, BF16 or F16", t->file,
+                          t->name);
+    t->dtype = type ? type->dtype : SPEC_DTYPE_AUTO;
+    t->dtype_name = type ? type->name : type_name;
+    t->is_new_type = !type;
+    SPEC_TRY(read_shape(t, &bytes, json_object_get(entry, "shape"), type ? type->bits : 8));
     SPEC_TRY(read_offsets(t, json_object_get(entry, "data_offsets"), buffer, n_buffer));
-    if (t->bytes != bytes)
+    if (type && t->bytes != bytes)
         return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: %s %s takes %zu bytes, data_offsets hold %zu", t->file,
                           t->name, t->dtype_name, speci_shape_of(t->n_dim, t->dim).s, bytes, t->bytes);
     return SPEC_OK;

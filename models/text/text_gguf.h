@@ -13,6 +13,9 @@
 spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t, int32_t n_vocab);
 /* The id that it puts in front of a text; -1 = none. */
 int32_t speci_tokenizer_first(const spec_tokenizer *t);
+/* How many added tokens take white space with them, or are found between words alone, which such a file does not say; the string of the
+ * first, borrowed. */
+size_t speci_tokenizer_n_unsaid(const spec_tokenizer *t, const char **first, size_t *n_first);
 
 /* The words of tokenizer.ggml.pre that stand for the splits of t's tokenizer.json (text_gguf.c). */
 spec_status speci_gguf_pre_of(const char **out, bool *prefix_space, const spec_tokenizer *t);

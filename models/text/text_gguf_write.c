@@ -157,3 +157,15 @@ int32_t speci_tokenizer_first(const spec_tokenizer *t)
 {
     return t->before.n ? ((const int32_t *)(const void *)t->before.data)[0] : -1;
 }
+
+size_t speci_tokenizer_n_unsaid(const spec_tokenizer *t, const char **first, size_t *n_first)
+{
+    const speci_added *all = (const speci_added *)(const void *)t->added.items.data;
+    const size_t n_all = t->added.items.n / sizeof *all;
+    size_t n = 0;
+    for (size_t i = 0; i < n_all; i++) {
+        if (!all[i].lstrip && !all[i].rstrip && !all[i].single_word) continue;
+        if (n++ == 0) *first = t->added.text.data + all[i].offset, *n_first = all[i].n;
+    }
+    return n;
+}
