@@ -46,13 +46,13 @@ int main(int argc, char **argv)
                  spec_model_open(&small, backend, argv[2], NULL) || spec_drafter_from_model(&drafter, small, &params) ||
                  spec_session_open(&s, target, drafter, NULL) || spec_model_get_info(target, &info, 1) ||
                  spec_sequence_add_text(s, &seq, argv[3], strlen(argv[3]), &request);
-    if (!failed && !(p = malloc((size_t)info.n_vocab * sizeof *p))) failed = spec_fail(SPEC_E_NOMEM, "no memory");
-    for (int i = 0; i < N_STEP && !failed; i++) failed = step(s, seq, p, info.n_vocab);
+    if (!failed && !(p = malloc((size_t)info.n_vocab * sizeof *p))) failed = spec_fail(SPEC_E_NOMEM, "no memory") != SPEC_OK;
+    for (int i = 0; i < N_STEP && !failed; i++) failed = step(s, seq, p, info.n_vocab) != SPEC_OK;
     failed = failed || spec_sequence_ids(s, &ids, &n_id, seq) ||
              spec_tokenizer_decode(spec_model_tokenizer(target), text, sizeof text, &n_text, ids, n_id, 0);
     if (failed) fprintf(stderr, "%s\n", spec_last_error());
     else printf("%.*s\n%zu tokens behind %d steps\n", (int)n_text, text, n_id, N_STEP);
     spec_session_close(s), spec_drafter_close(drafter), spec_model_close(small), spec_model_close(target);
     spec_backend_close(backend), free(p);
-    return failed != 0;
+    return failed;
 }

@@ -27,7 +27,7 @@ import checkpoint
 import head_files
 import heads
 import nets
-from files import Refusal, command, write_json, write_whole
+from files import Refusal, command, write_json
 
 CONSTANT = 2.0 ** -12  # of the extra channel: its square is lost in any mean of squares
 LARGE = 2.0 ** 22  # weight of the final norm there: the normed channel is 1024 / rms
