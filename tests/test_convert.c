@@ -11,6 +11,7 @@
 #include "models/files/files_gguf_write.h"
 #include "models/text/text_gguf.h"
 #include "tests/support_decode.h"
+#include "tests/support_memory.h"
 #include "tests/test.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden"
@@ -558,26 +559,6 @@ static void refusals(void **state)
 
 /* --- memory that cannot be had --- */
 
-typedef struct failing {
-    long n, fail_at, held;
-} failing;
-
-static void *failing_alloc(void *user_data, size_t bytes, size_t align)
-{
-    failing *f = user_data;
-    if (++f->n == f->fail_at) return NULL;
-    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
-    f->held += p != NULL;
-    return p;
-}
-
-static void failing_free(void *user_data, void *p, size_t bytes)
-{
-    (void)bytes;
-    ((failing *)user_data)->held -= p != NULL;
-    free(p);
-}
-
 /* Every allocation in turn; with a tokenizer, which has many, some of them. */
 static void memory_fails(void **state)
 {
@@ -592,18 +573,18 @@ static void memory_fails(void **state)
         spec_status status = SPEC_E_NOMEM;
         long n = 0;
         while (status != SPEC_OK) {
-            failing f = { .fail_at = 0 };
-            const spec_allocator allocator = { failing_alloc, failing_free, &f };
+            support_memory f = { 0 };
+            const spec_allocator allocator = support_allocator(&f);
             spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
             spec_backend *be = NULL;
             p.allocator = &allocator, p.n_threads = 1;
             OK(spec_backend_open(&be, "cpu", &p));
-            f.n = 0, f.fail_at = n += i < 2 ? 1 : 1 + n / 16;
+            f.n_call = 0, f.fail_at = n += i < 2 ? 1 : 1 + n / 16;
             remove(file);
             status = spec_model_convert(be, models[i], file, NULL);
             if (status != SPEC_OK && status != SPEC_E_NOMEM) fail_msg("allocation %ld: %s", n, spec_last_error());
             spec_backend_close(be);
-            assert_int_equal(f.held, 0);
+            assert_int_equal(f.n_block, 0);
             assert_true(speci_file_exists(file) == (status == SPEC_OK));
             assert_false(speci_dir_has_ending(dir, ".part"));
         }

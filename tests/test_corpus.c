@@ -13,6 +13,7 @@
 
 #include "algorithms/corpus/corpus.h"
 #include "tests/support_corpus.h"
+#include "tests/support_memory.h"
 
 static char folder[] = "/tmp/spec_corpus_XXXXXX";
 
@@ -392,47 +393,28 @@ static void check_whole_or_not(void **state)
 
 /* ---------------------------------------------------------------------------- memory that fails --- */
 
-typedef struct failing {
-    int32_t calls, fail_at, blocks;
-} failing;
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->calls == f->fail_at) return NULL;
-    f->blocks++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    ((failing *)user)->blocks -= p != NULL;
-    free(p);
-}
-
 static void check_no_memory(void **state)
 {
     (void)state;
     corpus c = small();
-    failing f = { .fail_at = 0 };
-    const spec_allocator a = { failing_alloc, failing_free, &f };
+    support_memory f = { 0 };
+    const spec_allocator a = support_allocator(&f);
     spec_status status = SPEC_E_NOMEM;
     int32_t n = 0;
     for (; status == SPEC_E_NOMEM; n++) {
-        f = (failing){ .fail_at = n + 1 };
+        f = (support_memory){ .fail_at = n + 1 };
         status = corpus_write(&c, path_of("small"), 1, &a, NULL);
-        assert_int_equal(f.blocks, 0);
+        assert_int_equal(f.n_block, 0);
         expect_files(status == SPEC_OK);
     }
     OK(status);
     assert_true(n > 15);
     for (status = SPEC_E_NOMEM, n = 0; status == SPEC_E_NOMEM; n++) {
         speci_corpus_table t;
-        f = (failing){ .fail_at = n + 1 };
+        f = (support_memory){ .fail_at = n + 1 };
         status = speci_corpus_open(&t, path_of("small"), &a);
         if (status == SPEC_OK) speci_corpus_close(&t, &a);
-        assert_int_equal(f.blocks, 0);
+        assert_int_equal(f.n_block, 0);
     }
     OK(status);
     free(c.ids);

@@ -13,6 +13,7 @@
 #include "core/core_json.h"
 #include "models/text/text_spm.h"
 #include "tests/support_gguf.h"
+#include "tests/support_memory.h"
 #include "tests/support_model.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers/"
@@ -458,38 +459,19 @@ static void refusals(void **state)
 
 /* --- memory that runs out --- */
 
-typedef struct failing {
-    int calls, fail_at, live;
-} failing;
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->calls == f->fail_at) return NULL;
-    f->live++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    if (p) ((failing *)user)->live--;
-    free(p);
-}
-
 static void no_memory_of(gguf_bytes b)
 {
-    failing f = { .fail_at = 1 };
-    const spec_allocator a = { .user_data = &f, .alloc = failing_alloc, .free = failing_free };
+    support_memory f = { .fail_at = 1 };
+    const spec_allocator a = support_allocator(&f);
     spec_status status = SPEC_E_NOMEM;
     write_bytes(file, b.data, b.n);
     free(b.data);
     for (; status == SPEC_E_NOMEM; f.fail_at++) {
         spec_tokenizer *t = NULL;
-        f.calls = 0;
+        f.n_call = 0;
         status = spec_tokenizer_open(&t, file, &a);
         spec_tokenizer_close(t);
-        assert_int_equal(f.live, 0);
+        assert_int_equal(f.n_block, 0);
     }
     OK(status);
     assert_true(f.fail_at > 20);
