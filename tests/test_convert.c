@@ -1,6 +1,6 @@
-/* test_convert.c - models written as GGUF files. Golden checkpoints against what llama.cpp's converter makes of them (golden/gguf): the same
- * tensors and keys, and the logits of the checkpoint; every type; tokenizers; GGUF files to others; what is refused, and that nothing is
- * left behind then. */
+/* test_convert.c - models written as GGUF files. Golden checkpoints against what llama.cpp's converter makes of them
+ * (golden/gguf): the same tensors and keys, and the logits of the checkpoint; every type; tokenizers; GGUF files to
+ * others; what is refused, and that nothing is left behind then. */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 
 #include <math.h>

@@ -265,9 +265,10 @@ static void logits_of(spec_backend *on, uint32_t type, uint32_t values, bool pla
     if (!(most > 1e-3f && most < 1e4f)) fail_msg("%s: the largest logit is %g", speci_gguf_type(type)->name, most);
 }
 
-/* How far logits may be from those of the same values as plain numbers. Of float32 the bits are the same, and where blocks are unpacked while
- * loading. Sums of Q8_0 have an order of their own. In 16-bit compute types blocks that the device keeps are exact in products, and plain
- * numbers are rounded: three times that rounding, a matrix's and those of its inputs. */
+/* How far logits may be from those of the same values as plain numbers. Of float32 the bits are the same, and where
+ * blocks are unpacked while loading. Sums of Q8_0 have an order of their own. In 16-bit compute types blocks that the
+ * device keeps are exact in products, and plain numbers are rounded: three times that rounding, a matrix's and those of
+ * its inputs. */
 static double apart_at_most(uint32_t id, spec_dtype dtype)
 {
     const gguf_type *type = speci_gguf_type(id);

@@ -1,6 +1,7 @@
-/* test_regret.c - what a session's choice costs, by a clock of our own: drafters whose success is ours to say, or that take long; a text that begins to
- * repeat itself, and ends to; more sequences and fewer. The time lost against the best way known beforehand stays below what it
- * becomes when a constant of choose_source.c or choose_adapt.c is far off, or a part of the choice is left out. */
+/* test_regret.c - what a session's choice costs, by a clock of our own: drafters whose success is ours to say, or that
+ * take long; a text that begins to repeat itself, and ends to; more sequences and fewer. The time lost against the best
+ * way known beforehand stays below what it becomes when a constant of choose_source.c or choose_adapt.c is far off, or
+ * a part of the choice is left out. */
 #include "tests/support_model.h"
 
 #include <math.h>
