@@ -1,8 +1,6 @@
 /* test_gguf_models.c - GGUF files as models. Each architecture, made from a golden checkpoint by llama.cpp's converter
  * (tools/make_gguf_cases.py), against the reference implementation's logits of its Hugging Face twin; each type of blocks against the
  * same values as plain numbers; what metadata is refused; a pretrained model. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp */
-
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,6 +10,7 @@
 #include "backends/backend.h"
 #include "models/files/files_gguf_types.h"
 #include "tests/support_decode.h"
+#include "tests/support_directory.h"
 #include "tests/support_gguf.h"
 #include "tests/test.h"
 
@@ -20,7 +19,7 @@
 enum { N_IDS = 64, WINDOW = 16, HIDDEN = 31 }; /* HIDDEN: with the token that is next, hidden_size of the golden models */
 
 static spec_backend *backend;
-static char dir[64], file[128];
+static char file[128];
 
 /* rows [n][ld]: the logits behind each of ids [n]. */
 static void by_steps(spec_model *m, const int32_t *ids, int32_t n, float *rows, int64_t ld)
@@ -594,21 +593,16 @@ static void gemma3(void **state)
 
 static int open_backend(void **state)
 {
-    (void)state;
     backend = support_backend();
-    strcpy(dir, "/tmp/spec-gguf-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(file, sizeof file, "%s/m.gguf", dir);
-    return 0;
+    const int failed = support_directory_make(state);
+    snprintf(file, sizeof file, "%s/m.gguf", support_directory);
+    return failed;
 }
 
 static int close_backend(void **state)
 {
-    char command[128];
-    (void)state;
     spec_backend_close(backend);
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return support_directory_remove(state);
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /* test_tokenizer_gguf.c - tokenizers from the metadata of GGUF files: the same ids and texts as the files that they were made from,
  * published vectors, what is refused, chat templates. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#define _POSIX_C_SOURCE 200809L /* strtok_r */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 
 #include "core/core_json.h"
 #include "models/text/text_spm.h"
+#include "tests/support_directory.h"
 #include "tests/support_gguf.h"
 #include "tests/support_memory.h"
 #include "tests/support_model.h"
@@ -19,23 +20,13 @@
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers/"
 #define SPM SPEC_TEST_DIR "/tokenizer_spm/"
 
-static char dir[64], file[128];
+static char file[128];
 
 static int make_dir(void **state)
 {
-    (void)state;
-    strcpy(dir, "/tmp/spec-gguf-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(file, sizeof file, "%s/v.gguf", dir);
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    const int failed = support_directory_make(state);
+    snprintf(file, sizeof file, "%s/v.gguf", support_directory);
+    return failed;
 }
 
 static void write_bytes(const char *path, const void *data, size_t n)
@@ -290,10 +281,10 @@ static void sentence_piece(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[256], config[1024];
         spec_tokenizer *own = NULL;
-        snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+        snprintf(path, sizeof path, "%s/tokenizer.model", support_directory);
         snprintf(config, sizeof config, "cp " SPM "%s.model %s", cases[i].name, path);
         assert_int_equal(system(config), 0);
-        snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
+        snprintf(config, sizeof config, "%s/tokenizer_config.json", support_directory);
         write_bytes(config, "{\"legacy\": true}", 16); /* as GGUF has it: a space behind special tokens, too */
         OK(spec_tokenizer_open(&own, path, NULL));
         spec_tokenizer *t = open_gguf(pieces_as_gguf(own, cases[i].prefix, cases[i].remove_extra));
@@ -515,9 +506,9 @@ static void templates(void **state)
     free(b.data);
     expect_template(file, "{{ messages }}\xc3\xa9");
 
-    snprintf(path, sizeof path, "cp " GOLDEN "gpt2-style/tokenizer.json %s", dir);
+    snprintf(path, sizeof path, "cp " GOLDEN "gpt2-style/tokenizer.json %s", support_directory);
     assert_int_equal(system(path), 0);
-    expect_template(dir, NULL);
+    expect_template(support_directory, NULL);
     static const struct {
         const char *config, *expected;
     } configs[] = {
@@ -526,15 +517,15 @@ static void templates(void **state)
         { "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"x\"}]}", NULL },
         { "{\"chat_template\": null}", NULL },
     };
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", support_directory);
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         write_bytes(path, configs[i].config, strlen(configs[i].config));
-        expect_template(dir, configs[i].expected);
+        expect_template(support_directory, configs[i].expected);
     }
     write_bytes(path, configs[0].config, strlen(configs[0].config));
-    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", support_directory);
     write_bytes(path, "three", 5);
-    expect_template(dir, "three");
+    expect_template(support_directory, "three");
 }
 
 int main(void)
@@ -543,5 +534,5 @@ int main(void)
         cmocka_unit_test(bpe), cmocka_unit_test(splits), cmocka_unit_test(sentence_piece), cmocka_unit_test(added_to_pieces),
         cmocka_unit_test(vectors), cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(templates),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, make_dir, support_directory_remove);
 }
