@@ -2,7 +2,7 @@
  * the next run goes on from there as if nothing had happened.
  *     stream models/demo-target "Once upon a time" FILE */
 #include <pthread.h>
-#include <spec_trees.h>
+#include <spec.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,13 +20,13 @@ static int on_text(void *file, const char *text, size_t n_text, const int32_t *i
     return (void)ids, (void)n_ids, put(file, text, n_text) || fflush(file); /* 0: go on */
 }
 
-static spec_status save(spec_session *session, int32_t seq, const char *path)
+static int save(spec_session *session, int32_t seq, const char *path)
 {
     FILE *file = fopen(path, "wb");
-    spec_status status = file ? spec_sequence_save(session, seq, put, file) : SPEC_E_IO;
-    if (file && fclose(file) == 0) return status;
-    perror(path);
-    return spec_fail(SPEC_E_IO, "the sequence is not saved");
+    const spec_status status = file ? spec_sequence_save(session, seq, put, file) : SPEC_OK;
+    if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
+    if (!file || fclose(file) != 0) return perror(path), 0;
+    return status == SPEC_OK;
 }
 
 int main(int argc, char **argv)
@@ -50,10 +50,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < result.n_ids; i++) sum += result.logprobs[i].logprob;
     if (status == SPEC_OK || status == SPEC_E_ABORTED)
         fprintf(stderr, "\n[%s, %zu tokens, log-probability %.3f]\n", spec_stop_name(result.stop), result.n_ids, sum);
-    if (status == SPEC_E_ABORTED) status = save(session, seq, argv[3]);
-    else if (status == SPEC_OK) remove(argv[3]); /* the text has ended */
-    if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
+    else fprintf(stderr, "%s\n", spec_last_error());
+    if (status == SPEC_OK) remove(argv[3]); /* the text has ended */
+    const int done = status == SPEC_OK || (status == SPEC_E_ABORTED && save(session, seq, argv[3]));
     spec_result_free(&result), spec_session_close(session), spec_drafter_close(drafter), spec_model_close(target);
     spec_backend_close(backend);
-    return status != SPEC_OK;
+    return !done;
 }
