@@ -567,9 +567,10 @@ SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, cons
  * there, and the next step consumes what is left of them. After E_DEVICE the sequence can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
-/* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos, request->parse_special. To add an
- * empty text is to begin with BOS. To append text without a token changes nothing but the request. Errors: as above; E_UNSUPPORTED (the target has no
- * tokenizer), E_INVALID (text that is not UTF-8, no BOS to begin with). */
+/* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos,
+ * request->parse_special. To add an empty text is to begin with BOS. To append text without a token changes nothing but
+ * the request. Errors: as above; E_UNSUPPORTED (the target has no tokenizer), E_INVALID (text that is not UTF-8, no BOS
+ * to begin with). */
 SPEC_API spec_status spec_sequence_add_text(spec_session *session, int32_t *seq, const char *text, size_t n_text,
                                             const spec_request *request);
 SPEC_API spec_status spec_sequence_append_text(spec_session *session, int32_t seq, const char *text, size_t n_text,

@@ -315,7 +315,8 @@ SPEC_API spec_status spec_score(spec_session *session, const int32_t *seqs, int3
  * correction) that follows the last of them. The walk ends at an end-of-text token, which then is *token: nothing is
  * fed after it. Changes nothing: may be repeated, and gives the same. At temperature 0 every rule is GREEDY.
  * SPEC_VERIFY_AUTO: the session's rule. Errors: E_STATE (nothing was scored), E_INVALID (the rule would not keep the
- * distribution of this tree, or needs draft distributions that the session does not have), E_DEVICE (no numbers), E_UNSUPPORTED (by the backend). */
+ * distribution of this tree, or needs draft distributions that the session does not have), E_DEVICE (no numbers),
+ * E_UNSUPPORTED (by the backend). */
 SPEC_API spec_status spec_verify(spec_session *session, int32_t *path, int32_t *n_path, int32_t *token, int32_t seq,
                                  spec_verify_rule rule);
 /* Advances seq along path [n_path] (of the scored tree, from its root: path[0] = 0); `token` becomes the pending one.

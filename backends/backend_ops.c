@@ -63,12 +63,18 @@ static spec_status kv_commit_by_copies(const spec_backend_ops *ops, spec_queue *
 /* --- the table --- */
 
 const speci_op_kind speci_op_kinds[SPEC_OP_N] = {
-    [SPEC_OP_EMBED] = { "embed" },     [SPEC_OP_NORM] = { "norm" },
-    [SPEC_OP_LINEAR] = { "linear" },   [SPEC_OP_KV_COMMIT] = { "kv_commit", .fallback = kv_commit_by_copies },
-    [SPEC_OP_ROPE_KV] = { "rope_kv" }, [SPEC_OP_ATTENTION] = { "attention" },
-    [SPEC_OP_CONV] = { "conv" },       [SPEC_OP_SCAN] = { "scan" },
-    [SPEC_OP_KEEP] = { "keep" },       [SPEC_OP_RECYCLE] = { "recycle", .optional = true },
-    [SPEC_OP_BIAS] = { "bias", .optional = true }, [SPEC_OP_GLU] = { "glu", .optional = true },
+    [SPEC_OP_EMBED] = { .name = "embed" },
+    [SPEC_OP_NORM] = { .name = "norm" },
+    [SPEC_OP_LINEAR] = { .name = "linear" },
+    [SPEC_OP_KV_COMMIT] = { .name = "kv_commit", .fallback = kv_commit_by_copies },
+    [SPEC_OP_ROPE_KV] = { .name = "rope_kv" },
+    [SPEC_OP_ATTENTION] = { .name = "attention" },
+    [SPEC_OP_CONV] = { .name = "conv" },
+    [SPEC_OP_SCAN] = { .name = "scan" },
+    [SPEC_OP_KEEP] = { .name = "keep" },
+    [SPEC_OP_RECYCLE] = { .name = "recycle", .optional = true },
+    [SPEC_OP_BIAS] = { .name = "bias", .optional = true },
+    [SPEC_OP_GLU] = { .name = "glu", .optional = true },
 };
 
 static bool is_known(const spec_op *op) { return (int)op->kind >= 0 && op->kind < SPEC_OP_N; }

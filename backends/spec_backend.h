@@ -247,9 +247,9 @@ typedef enum spec_activation {
 /* Weights of SPEC_DTYPE_Q8_0 are rows of spec_q8_block, those of Q4_0 to Q6_K rows of the blocks of that name (spec_blocks.h). In products
  * of decode passes no weight is rounded: of each group of inputs that share a scale, 32 or, of Q6_K, 16, a product adds
  *   (d f) sum of (q - o) x,  and with a minimum  m' sum of x,  m' = m or -(m fm)
- * in float32; in float32 as the compute type a backend may sum values instead. Values of Q4_0 to Q6_K it may also round to the compute type,
- * if all its decode passes do (CUDA's do). Prefill may round any. Embeddings have values of Q8_0 as they are, those of other blocks rounded to
- * the compute type. */
+ * in float32; in float32 as the compute type a backend may sum values instead. Values of Q4_0 to Q6_K it may also round
+ * to the compute type, if all its decode passes do (CUDA's do). Prefill may round any. Embeddings have values of Q8_0
+ * as they are, those of other blocks rounded to the compute type. */
 
 /* A matrix [n_out][n_in], its rows gathered from parts in order. With glu, rows [0, n_out/2) are the gate and
  * rows [n_out/2, n_out) what it multiplies; a backend may interleave them. */

@@ -110,8 +110,8 @@ static int add_json_lines(ngram_build *b, FILE *from, const char *path)
         if (strspn(line + mark, " \t\r\n") < (size_t)n - mark) code = add_line(b, line + mark, (size_t)n - mark, path, number);
         if (code == CLI_OK) code = tell_reading(b, (size_t)n);
     }
+    if (code == CLI_OK && !feof(from)) code = cli_error("%s: %s", path, strerror(errno)); /* or a line has no room in memory */
     free(line);
-    if (code == CLI_OK && ferror(from)) code = cli_error("%s: %s", path, strerror(errno));
     return code;
 }
 

@@ -137,8 +137,8 @@ static spec_status check_tree(const char *text, const cli_options *o)
 static int check_trees(const cli_options *o)
 {
     char *texts = strdup(o->tree), *rest = texts, *text;
-    int code = CLI_OK;
-    while (texts != NULL && code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
+    int code = texts != NULL ? CLI_OK : cli_error("out of memory");
+    while (code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
         const spec_status status = check_tree(text, o);
         if (status != SPEC_OK) code = cli_failure();
         if (status == SPEC_E_INVALID) code = CLI_USAGE;
@@ -150,9 +150,10 @@ static int check_trees(const cli_options *o)
 /* The drafters of --draft, before a model is loaded. */
 static int open_drafters(cli_context *c, const cli_options *o)
 {
-    char *texts = o->draft != NULL ? strdup(o->draft) : NULL, *rest = texts, *text;
-    int code = CLI_OK;
-    while (texts != NULL && code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
+    if (o->draft == NULL) return CLI_OK;
+    char *texts = strdup(o->draft), *rest = texts, *text;
+    int code = texts != NULL ? CLI_OK : cli_error("out of memory");
+    while (code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
         if (c->n_drafter == CLI_MAX_DRAFTER - 1) {
             code = cli_usage_error("%d drafters are too many", CLI_MAX_DRAFTER);
             break;

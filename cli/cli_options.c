@@ -198,85 +198,122 @@ static int drafts_add(cli_options *o, const char *texts, const char *source)
     return end;
 }
 
+static int set_text(const char **field, const cli_option *row, const char *value, const char *source)
+{
+    if (value[0] == 0 && row->letter != 'p') return cli_usage_error("%s is empty, need %s", source, row->arg);
+    *field = row->kind == CLI_TO && strcmp(value, "-") == 0 ? CLI_STDOUT : value;
+    return -1;
+}
+
+static int stop_add(cli_options *o, const char *value)
+{
+    const char **more = realloc(o->stop, ((size_t)o->n_stop + 1) * sizeof *more);
+    if (more == NULL) return cli_usage_error("out of memory");
+    o->stop = more;
+    o->stop[o->n_stop++] = value;
+    return -1;
+}
+
+/* One of the row's words: its number, or the word itself. */
+static int set_word(void *field, const cli_option *row, const char *value, const char *source)
+{
+    const int number = cli_word_number(row->arg, value, strlen(value));
+    if (number < 0) return cli_usage_error("%s is \"%s\", need one of %s", source, value, row->arg);
+    if (row->kind == CLI_CHOICE) *(int32_t *)field = number;
+    else *(const char **)field = value;
+    return -1;
+}
+
+/* Did strto... read all of the value? */
+static bool is_number(const char *value, const char *end)
+{
+    return end != value && *end == 0 && !isspace((unsigned char)*value);
+}
+
+static int set_seed(uint64_t *field, const char *value, const char *source)
+{
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long n = strtoull(value, &end, 10);
+    if (!is_number(value, end)) return cli_usage_error("%s is \"%s\", need a whole number", source, value);
+    if (errno != 0 || *value == '-') /* strtoull takes a minus and wraps */
+        return cli_usage_error("%s is %s, need 0 to %llu", source, value, (unsigned long long)UINT64_MAX);
+    *field = n;
+    return -1;
+}
+
+/* A whole number in the row's range; of CLI_COUNT -1 is no limit. */
+static int set_int(int32_t *field, const cli_option *row, const char *value, const char *source)
+{
+    char *end = NULL;
+    errno = 0;
+    const long long n = strtoll(value, &end, 10);
+    const bool no_limit = row->kind == CLI_COUNT && n == -1;
+    if (!is_number(value, end)) return cli_usage_error("%s is \"%s\", need a whole number", source, value);
+    if (!no_limit && (errno != 0 || (double)n < row->min || (double)n > row->max))
+        return cli_usage_error("%s is %s, need %s%.0f to %.10g", source, value, row->kind == CLI_COUNT ? "-1 or " : "", row->min,
+                               row->max);
+    *field = no_limit ? INT32_MAX : (int32_t)n;
+    return -1;
+}
+
+static int set_real(double *field, const cli_option *row, const char *value, const char *source)
+{
+    char *end = NULL;
+    const double x = strtod(value, &end);
+    if (!is_number(value, end)) return cli_usage_error("%s is \"%s\", need a number", source, value);
+    if (!isfinite(x) || x < row->min || x > row->max)
+        return cli_usage_error("%s is %s, need %g to %g", source, value, row->min, row->max);
+    *field = x;
+    return -1;
+}
+
+/* --spec-draft-n-max K is --tree chain:K. */
+static int chain_add(cli_options *o, const cli_option *row, const char *value, const char *source)
+{
+    char chain[32];
+    int32_t k = 0;
+    const int end = set_int(&k, row, value, source);
+    if (end >= 0) return end;
+    snprintf(chain, sizeof chain, "chain:%d", (int)k);
+    return tree_add(o, chain, source[0] != '-');
+}
+
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
 static int option_set(cli_options *o, const cli_option *row, const char *value, const char *source)
 {
     void *field = (char *)o + row->offset;
-    char *end = NULL;
-    errno = 0;
     switch (row->kind) {
     case CLI_FLAG:
         *(bool *)field = true;
         return -1;
     case CLI_TEXT:
-        if (value[0] == 0 && row->letter != 'p') return cli_usage_error("%s is empty, need %s", source, row->arg);
-        *(const char **)field = value;
-        return -1;
     case CLI_TO:
-        if (value[0] == 0) return cli_usage_error("%s is empty, need %s", source, row->arg);
-        *(const char **)field = strcmp(value, "-") == 0 ? CLI_STDOUT : value;
-        return -1;
-    case CLI_TEXTS: {
-        const char **more = realloc(o->stop, ((size_t)o->n_stop + 1) * sizeof *more);
-        if (more == NULL) return cli_usage_error("out of memory");
-        o->stop = more;
-        o->stop[o->n_stop++] = value;
-        return -1;
-    }
+        return set_text(field, row, value, source);
+    case CLI_TEXTS:
+        return stop_add(o, value);
     case CLI_CHOICE:
-    case CLI_WORD: {
-        const int number = cli_word_number(row->arg, value, strlen(value));
-        if (number < 0) return cli_usage_error("%s is \"%s\", need one of %s", source, value, row->arg);
-        if (row->kind == CLI_CHOICE) *(int32_t *)field = number;
-        else *(const char **)field = value;
-        return -1;
-    }
+    case CLI_WORD:
+        return set_word(field, row, value, source);
     case CLI_RULE:
         return set_rule(field, value, source);
     case CLI_TREES:
         return tree_add(o, value, source[0] != '-');
     case CLI_DRAFTS:
         return drafts_add(o, value, source);
-    case CLI_SEED: {
-        const unsigned long long n = strtoull(value, &end, 10);
-        if (end == value || *end != 0 || isspace((unsigned char)*value))
-            return cli_usage_error("%s is \"%s\", need a whole number", source, value);
-        if (errno != 0 || *value == '-') /* strtoull takes a minus and wraps */
-            return cli_usage_error("%s is %s, need 0 to %llu", source, value, (unsigned long long)UINT64_MAX);
-        *(uint64_t *)field = n;
-        return -1;
-    }
+    case CLI_SEED:
+        return set_seed(field, value, source);
     case CLI_IDS:
         return add_ids(field, row, value, source);
     case CLI_BIAS:
         return bias_add(o, value, source);
     case CLI_CHAIN:
+        return chain_add(o, row, value, source);
     case CLI_COUNT:
-    case CLI_INT: {
-        const long long n = strtoll(value, &end, 10);
-        if (end == value || *end != 0 || isspace((unsigned char)*value))
-            return cli_usage_error("%s is \"%s\", need a whole number", source, value);
-        const bool no_limit = row->kind == CLI_COUNT && n == -1;
-        if (!no_limit && (errno != 0 || (double)n < row->min || (double)n > row->max))
-            return cli_usage_error("%s is %s, need %s%.0f to %.10g", source, value, row->kind == CLI_COUNT ? "-1 or " : "",
-                                   row->min, row->max);
-        if (row->kind == CLI_CHAIN) {
-            char chain[32];
-            snprintf(chain, sizeof chain, "chain:%lld", n);
-            return tree_add(o, chain, source[0] != '-');
-        }
-        *(int32_t *)field = no_limit ? INT32_MAX : (int32_t)n;
-        return -1;
-    }
-    case CLI_REAL: {
-        const double x = strtod(value, &end);
-        if (end == value || *end != 0 || isspace((unsigned char)*value))
-            return cli_usage_error("%s is \"%s\", need a number", source, value);
-        if (!isfinite(x) || x < row->min || x > row->max)
-            return cli_usage_error("%s is %s, need %g to %g", source, value, row->min, row->max);
-        *(double *)field = x;
-        return -1;
-    }
+    case CLI_INT:
+        return set_int(field, row, value, source);
+    case CLI_REAL:
+        return set_real(field, row, value, source);
     }
     return CLI_USAGE;
 }

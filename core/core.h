@@ -33,6 +33,8 @@ spec_status speci_callback_status(spec_status status, uint64_t n_failure, const 
         if (try_status_ != SPEC_OK) return try_status_;                                            \
     } while (0)
 
+/* --- structs that grow (core_struct.c) --- */
+
 /* Reads a caller's parameter struct, which may be older (shorter) or newer (longer) than ours: what both know is copied
  * into out [size], which holds the defaults. `in` NULL is all defaults. Every such struct begins with struct_size. */
 spec_status speci_params_read(void *out, size_t size, const void *in, const char *name);

@@ -77,32 +77,3 @@ spec_status speci_callback_status(spec_status status, uint64_t n_failure_before,
 }
 
 const char *spec_dtype_name(spec_dtype dtype) { return speci_dtype_name(dtype); }
-
-/* --- structs that grow --- */
-
-static spec_status check_size(size_t n, const char *name)
-{
-    if (n >= sizeof n) return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "%s.struct_size is %zu: set it with the struct's initialiser, or to its size", name, n);
-}
-
-spec_status speci_params_read(void *out, size_t size, const void *in, const char *name)
-{
-    if (!in) return SPEC_OK;
-    size_t n;
-    memcpy(&n, in, sizeof n);
-    SPEC_TRY(check_size(n, name));
-    memcpy(out, in, n < size ? n : size);
-    memcpy(out, &size, sizeof size);
-    return SPEC_OK;
-}
-
-spec_status speci_params_write(void *out, const void *from, size_t size, const char *name)
-{
-    size_t n;
-    memcpy(&n, out, sizeof n);
-    SPEC_TRY(check_size(n, name));
-    memcpy(out, from, n < size ? n : size);
-    memcpy(out, &n, sizeof n);
-    return SPEC_OK;
-}

@@ -1,4 +1,4 @@
-/* core_struct.c - the sizes of public structs that grow, for bindings. */
+/* core_struct.c - public structs that grow: read and written by the size that both sides know, and their sizes for bindings. */
 #define SPEC_EXPERIMENTAL
 #include <string.h>
 
@@ -29,4 +29,31 @@ size_t spec_struct_size(const char *name)
     for (size_t i = 0; name && i < sizeof sizes / sizeof *sizes; i++)
         if (strcmp(sizes[i].name, name) == 0) return sizes[i].size;
     return 0;
+}
+
+static spec_status check_size(size_t n, const char *name)
+{
+    if (n >= sizeof n) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "%s.struct_size is %zu: set it with the struct's initialiser, or to its size", name, n);
+}
+
+spec_status speci_params_read(void *out, size_t size, const void *in, const char *name)
+{
+    if (!in) return SPEC_OK;
+    size_t n;
+    memcpy(&n, in, sizeof n);
+    SPEC_TRY(check_size(n, name));
+    memcpy(out, in, n < size ? n : size);
+    memcpy(out, &size, sizeof size);
+    return SPEC_OK;
+}
+
+spec_status speci_params_write(void *out, const void *from, size_t size, const char *name)
+{
+    size_t n;
+    memcpy(&n, out, sizeof n);
+    SPEC_TRY(check_size(n, name));
+    memcpy(out, from, n < size ? n : size);
+    memcpy(out, &n, sizeof n);
+    return SPEC_OK;
 }

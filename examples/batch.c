@@ -41,18 +41,17 @@ int main(int argc, char **argv)
         { .prompt = ball, .request = { SIZE, .n_predict = 24, .repeat_penalty = 1.8f } },
     };
     spec_backend *backend = NULL; spec_model *target = NULL; spec_drafter *drafter = NULL; spec_session *session = NULL;
-    spec_session_params params = { sizeof params, .n_seq = argc > 2 ? atoi(argv[2]) : 4, .n_prompt_step = 4 }; int32_t n = 0, next = 0;
+    spec_session_params params = { sizeof params, .n_seq = argc > 2 ? atoi(argv[2]) : 4, .n_prompt_step = 4 };
+    int32_t n = 0, next = 0;
     spec_status status = spec_backend_open(&backend, "cpu", NULL);
     if (status == SPEC_OK) status = spec_model_open(&target, backend, argv[1], NULL);
     if (status == SPEC_OK) status = spec_drafter_open(&drafter, "ngram:3,8", NULL);
     if (status == SPEC_OK) status = spec_session_open(&session, target, drafter, &params);
     while (status == SPEC_OK && (next < N_JOB || n > 0)) {
-        while (status == SPEC_OK && next < N_JOB) {
-            job *j = &jobs[next];
-            status = spec_sequence_add_text(session, &j->seq, j->prompt, strlen(j->prompt), &j->request);
-            if (status == SPEC_OK) at[n++] = j, next++;
-        }
-        if (status == SPEC_OK || status == SPEC_E_BUSY) status = step(session, at, &n); /* busy: again behind a step */
+        job *j = next < N_JOB ? &jobs[next] : NULL;
+        if (j) status = spec_sequence_add_text(session, &j->seq, j->prompt, strlen(j->prompt), &j->request);
+        if (j && status == SPEC_OK) at[n++] = j, next++;
+        if (!j || status == SPEC_E_BUSY) status = step(session, at, &n); /* busy: again behind a step */
     }
     if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
     spec_session_close(session), spec_drafter_close(drafter), spec_model_close(target), spec_backend_close(backend);

@@ -1,18 +1,15 @@
 /* stream.c - text as it comes, and how likely the model finds it. Enter stops it, from another thread, and saves the sequence:
  * the next run goes on from there as if nothing had happened.
- *
  *     stream models/demo-target "Once upon a time" FILE */
-#include <errno.h>
 #include <pthread.h>
-#include <spec_trees.h>
+#include <spec.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 static void *wait_for_enter(void *session)
 {
-    char c;
-    if (read(STDIN_FILENO, &c, 1) == 1) spec_session_cancel(session); /* the one call that any thread may make */
+    for (char c; read(STDIN_FILENO, &c, 1) == 1;) spec_session_cancel(session); /* the one call that any thread may make */
     return NULL;
 }
 
@@ -23,21 +20,20 @@ static int on_text(void *file, const char *text, size_t n_text, const int32_t *i
     return (void)ids, (void)n_ids, put(file, text, n_text) || fflush(file); /* 0: go on */
 }
 
-static spec_status save(spec_session *session, int32_t seq, const char *path)
+static int save(spec_session *session, int32_t seq, const char *path)
 {
     FILE *file = fopen(path, "wb");
-    spec_status status = file ? spec_sequence_save(session, seq, put, file) : SPEC_E_IO;
-    if (file && fclose(file) == 0) return status;
-    char why[512];
-    return snprintf(why, sizeof why, "%s: %s", path, strerror(errno)), spec_fail(SPEC_E_IO, why);
+    const spec_status status = file ? spec_sequence_save(session, seq, put, file) : SPEC_OK;
+    if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
+    if (!file || fclose(file) != 0) return perror(path), 0;
+    return status == SPEC_OK;
 }
 
 int main(int argc, char **argv)
 {
     if (argc != 4) return fprintf(stderr, "usage: stream TARGET PROMPT FILE\n"), 2;
     spec_backend *backend = NULL; spec_model *target = NULL; spec_drafter *drafter = NULL; spec_session *session = NULL;
-    spec_request request = SPEC_REQUEST_INIT;
-    spec_result result = SPEC_RESULT_INIT;
+    spec_request request = SPEC_REQUEST_INIT; spec_result result = SPEC_RESULT_INIT;
     FILE *file = fopen(argv[3], "rb");
     pthread_t thread; int32_t seq; double sum = 0;
     request.n_predict = -1, request.logprobs = 1, request.on_text = on_text, request.text_user_data = stdout;
@@ -54,10 +50,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < result.n_ids; i++) sum += result.logprobs[i].logprob;
     if (status == SPEC_OK || status == SPEC_E_ABORTED)
         fprintf(stderr, "\n[%s, %zu tokens, log-probability %.3f]\n", spec_stop_name(result.stop), result.n_ids, sum);
+    else fprintf(stderr, "%s\n", spec_last_error());
     if (status == SPEC_OK) remove(argv[3]); /* the text has ended */
-    if (status == SPEC_E_ABORTED) status = save(session, seq, argv[3]);
-    if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
+    const int done = status == SPEC_OK || (status == SPEC_E_ABORTED && save(session, seq, argv[3]));
     spec_result_free(&result), spec_session_close(session), spec_drafter_close(drafter), spec_model_close(target);
     spec_backend_close(backend);
-    return status != SPEC_OK;
+    return !done;
 }

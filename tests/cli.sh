@@ -92,6 +92,15 @@ printf '{"text": 1}\n' > "$work/bad.jsonl"
 run 1 ngram build "$work/bad.jsonl" -m "$target" -o "$work/t";       no_out; err_has 'line 1 has no string "text"; --json-field'
 printf 'abc\377def' > "$work/bad.txt"
 run 1 ngram build "$work/bad.txt" -m "$target" -o "$work/t";         no_out; err_has "$work/bad.txt: .*byte 3 is 0xFF"
+# a line that memory has no room for is not the end of the corpus (what a sanitizer takes is more than this limit)
+if (ulimit -v 400000; "$spec" --version > /dev/null 2>&1); then
+    what="spec ngram build long.jsonl"
+    cp "$work/corpus.jsonl" "$work/long.jsonl"; truncate -s 300M "$work/long.jsonl"
+    (ulimit -v 400000; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a corpus cut short"
+    err_has "$work/long.jsonl: Cannot allocate memory"
+    [ ! -e "$work/t" ] || fail "a table of a part of the corpus"
+    rm "$work/long.jsonl"
+fi
 cp "$work/corpus.txt" "$work/same.txt"
 run 1 ngram build "$work/same.txt" -m "$target" -o "$work/same.txt"; no_out; err_has 'same.txt: is there, and is not .*: it is not replaced'
 cmp -s "$work/corpus.txt" "$work/same.txt" || fail "the corpus was overwritten by its table"

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "algorithms/build/build.h"
+#include "tests/support_memory.h"
 
 enum { MOST_VOCAB = 96, MOST_NODES = SPECI_MAX_NODE };
 
@@ -802,44 +803,27 @@ static void sequoia_costs(void **state)
     assert_in_range(n_smaller, 20, 199);
 }
 
-typedef struct counting { int32_t left, live, total; } counting;
-
-static void *counting_alloc(void *user, size_t bytes, size_t align)
-{
-    counting *c = user;
-    if (c->left-- == 0) return NULL;
-    c->live++, c->total++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void counting_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    ((counting *)user)->live -= p != NULL;
-    free(p);
-}
-
 /* The shape that sequoia:12,12 has after the same observation n times. Nothing is allocated for it, and what a session
  * planned with holds. */
 static void shape_after(const int32_t *ranks, int32_t n_ranks, int32_t n, spec_tree *t)
 {
-    counting c = { .left = -1 };
-    const spec_allocator a = { counting_alloc, counting_free, &c };
+    support_memory m = { 0 };
+    const spec_allocator a = support_allocator(&m);
     spec_builder *b;
     drafter d = { .seed = 5, .sharp = 2 };
     test_ok(spec_builder_open(&b, "sequoia:12,12", &a), "sequoia");
     spec_builder_info info = { .struct_size = sizeof info }, after = info;
     test_ok(spec_builder_get_info(b, &info), "info");
-    const int32_t total = c.total;
-    assert_true(total > 0);
+    const int64_t n_call = m.n_call;
+    assert_true(n_call > 0);
     for (int32_t i = 0; i < n; i++) spec_builder_observe(b, 13, ranks, n_ranks);
-    assert_int_equal(c.total, total);
+    assert_int_equal(m.n_call, n_call);
     test_ok(spec_builder_get_info(b, &after), "info");
     assert_memory_equal(&info, &after, sizeof info);
     grow(b, &d, 40, 1, 1, t);
     assert_int_equal(t->n, 13);
     spec_builder_close(b);
-    assert_int_equal(c.live, 0);
+    assert_int_equal(m.n_block, 0);
 }
 
 /* Drafts that are always accepted make the shape a chain, rejected ones make it flat, and where second children are
@@ -1065,9 +1049,9 @@ static void no_memory(void **state)
     spec_tree t = new_tree();
     for (int32_t i = 0; i < N_ELEMENTS(every); i++) {
         bool done = false;
-        for (int32_t n = 0; !done; n++) {
-            counting c = { .left = n };
-            const spec_allocator a = { counting_alloc, counting_free, &c };
+        for (int32_t n = 1; !done; n++) {
+            support_memory m = { .fail_at = n };
+            const spec_allocator a = support_allocator(&m);
             drafter d = { .seed = 1, .sharp = 2 };
             spec_builder *b;
             t.n = 0;
@@ -1077,7 +1061,7 @@ static void no_memory(void **state)
                 status = spec_builder_build(b, &t, &args);
             }
             spec_builder_close(b);
-            assert_int_equal(c.live, 0);
+            assert_int_equal(m.n_block, 0);
             done = status == SPEC_OK;
             if (!done) assert_true(status == SPEC_E_NOMEM && t.n == 0);
             assert_true(n < 100);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/support_directory.h"
+#include "tests/support_memory.h"
 #include "tests/support_model.h"
 
 /* --- messages --- */
@@ -495,40 +496,18 @@ static void progress_and_abort(void **state)
     }
 }
 
-typedef struct faulty {
-    long n_call, fail_at, n_live;
-} faulty;
-
-static void *faulty_alloc(void *user_data, size_t bytes, size_t align)
-{
-    faulty *f = user_data;
-    void *p = NULL;
-    if (++f->n_call == f->fail_at) return NULL;
-    if (posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, bytes ? bytes : 1) != 0) return NULL;
-    f->n_live++;
-    return p;
-}
-
-static void faulty_free(void *user_data, void *p, size_t bytes)
-{
-    (void)bytes;
-    if (!p) return;
-    ((faulty *)user_data)->n_live--;
-    free(p);
-}
-
 /* The n-th allocation fails, for every n: each time the model is not there, and all memory is back. */
 static void out_of_memory(void **state)
 {
     const char *path = *state;
-    faulty f = { 0 };
-    const spec_allocator a = { faulty_alloc, faulty_free, &f };
+    support_memory f = { 0 };
+    const spec_allocator a = support_allocator(&f);
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     spec_backend *be = NULL;
     p.allocator = &a;
     p.n_threads = 1;
     OK(spec_backend_open(&be, "cpu:portable", &p));
-    const long n_live = f.n_live;
+    const int64_t n_block = f.n_block;
     spec_status status = SPEC_E_NOMEM;
     for (long n = 1; status != SPEC_OK; n++) {
         spec_model *m = NULL;
@@ -538,12 +517,12 @@ static void out_of_memory(void **state)
             fail_msg("%s, allocation %ld: %s", path, n, spec_last_error());
         assert_true((m != NULL) == (status == SPEC_OK));
         spec_model_close(m);
-        if (f.n_live != n_live) fail_msg("%s, allocation %ld: %ld blocks are lost", path, n, f.n_live - n_live);
+        if (f.n_block != n_block) fail_msg("%s, allocation %ld: %d blocks are lost", path, n, (int)(f.n_block - n_block));
         assert_true(n < 100000);
     }
     f.fail_at = 0;
     spec_backend_close(be);
-    assert_int_equal(f.n_live, 0);
+    assert_int_equal(f.n_block, 0);
 }
 
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, support_directory_make, support_directory_remove)

@@ -1,8 +1,6 @@
-/* test_convert.c - models written as GGUF files. Golden checkpoints against what llama.cpp's converter makes of them (golden/gguf): the same
- * tensors and keys, and the logits of the checkpoint; every type; tokenizers; GGUF files to others; what is refused, and that nothing is
- * left behind then. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp */
-
+/* test_convert.c - models written as GGUF files. Golden checkpoints against what llama.cpp's converter makes of them
+ * (golden/gguf): the same tensors and keys, and the logits of the checkpoint; every type; tokenizers; GGUF files to
+ * others; what is refused, and that nothing is left behind then. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,13 +9,15 @@
 #include "models/files/files_gguf_write.h"
 #include "models/text/text_gguf.h"
 #include "tests/support_decode.h"
+#include "tests/support_directory.h"
+#include "tests/support_memory.h"
 #include "tests/test.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden"
 enum { N_IDS = 48, DIM = 256, N_VOCAB = 96, N_LAYER = 8 };
 
 static spec_backend *backend;
-static char dir[64], file[128];
+static char file[128];
 
 static void convert(const char *from, const char *to, const char *type)
 {
@@ -312,7 +312,7 @@ static void types(void **state)
         { "q4_0", "Q4_0", "Q4_0", 0.6, 2 },
     };
     char from[128], again[140];
-    snprintf(from, sizeof from, "%s/random", dir);
+    snprintf(from, sizeof from, "%s/random", support_directory);
     snprintf(again, sizeof again, "%s.again", file);
     make_directory(from, 0.1f);
     for (int i = 0; i < N_ELEMENTS(cases); i++) {
@@ -540,7 +540,7 @@ static void refuse(const char *from, const spec_convert_params *p, spec_status c
     OK(speci_file_read(&text, &n, file, 100, NULL));
     assert_string_equal(text, old);
     speci_free(NULL, text);
-    assert_false(speci_dir_has_ending(dir, ".part"));
+    assert_false(speci_dir_has_ending(support_directory, ".part"));
 }
 
 /* A golden model with another config. */
@@ -562,7 +562,7 @@ static void refusals(void **state)
     (void)state;
     char from[128];
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
-    snprintf(from, sizeof from, "%s/odd", dir);
+    snprintf(from, sizeof from, "%s/odd", support_directory);
     refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
     refuse(GOLDEN "/gemma3", &p, SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files of Gemma 3 with these sizes mean 16");
     refuse_changed("llama2", "{\"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\", for which GGUF files of llama have no key");
@@ -591,7 +591,7 @@ static void refusals(void **state)
                    "\"original_max_position_embeddings\": 32}}", "it cannot be written to GGUF, since a file of llama would say: ");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
-    refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
+    refuse(support_directory, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
     refuse("no/such", &p, SPEC_E_IO, "no such directory");
     p.type = "q3";
     refuse(GOLDEN "/llama2", &p, SPEC_E_INVALID, "type is \"q3\", expected one of f32, f16, ");
@@ -609,26 +609,6 @@ static void refusals(void **state)
 
 /* --- memory that cannot be had --- */
 
-typedef struct failing {
-    long n, fail_at, held;
-} failing;
-
-static void *failing_alloc(void *user_data, size_t bytes, size_t align)
-{
-    failing *f = user_data;
-    if (++f->n == f->fail_at) return NULL;
-    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
-    f->held += p != NULL;
-    return p;
-}
-
-static void failing_free(void *user_data, void *p, size_t bytes)
-{
-    (void)bytes;
-    ((failing *)user_data)->held -= p != NULL;
-    free(p);
-}
-
 /* Every allocation in turn; with a tokenizer, which has many, some of them. */
 static void memory_fails(void **state)
 {
@@ -643,20 +623,20 @@ static void memory_fails(void **state)
         spec_status status = SPEC_E_NOMEM;
         long n = 0;
         while (status != SPEC_OK) {
-            failing f = { .fail_at = 0 };
-            const spec_allocator allocator = { failing_alloc, failing_free, &f };
+            support_memory f = { 0 };
+            const spec_allocator allocator = support_allocator(&f);
             spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
             spec_backend *be = NULL;
             p.allocator = &allocator, p.n_threads = 1;
             OK(spec_backend_open(&be, "cpu", &p));
-            f.n = 0, f.fail_at = n += i < 2 ? 1 : 1 + n / 16;
+            f.n_call = 0, f.fail_at = n += i < 2 ? 1 : 1 + n / 16;
             remove(file);
             status = spec_model_convert(be, models[i], file, NULL);
             if (status != SPEC_OK && status != SPEC_E_NOMEM) fail_msg("allocation %ld: %s", n, spec_last_error());
             spec_backend_close(be);
-            assert_int_equal(f.held, 0);
+            assert_int_equal(f.n_block, 0);
             assert_true(speci_file_exists(file) == (status == SPEC_OK));
-            assert_false(speci_dir_has_ending(dir, ".part"));
+            assert_false(speci_dir_has_ending(support_directory, ".part"));
         }
         print_message("  about %ld allocations\n", n);
         assert_true(n > 20);
@@ -665,21 +645,16 @@ static void memory_fails(void **state)
 
 static int open_backend(void **state)
 {
-    (void)state;
     backend = support_backend();
-    strcpy(dir, "/tmp/spec-convert-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(file, sizeof file, "%s/m.gguf", dir);
-    return 0;
+    const int failed = support_directory_make(state);
+    snprintf(file, sizeof file, "%s/m.gguf", support_directory);
+    return failed;
 }
 
 static int close_backend(void **state)
 {
-    char command[128];
-    (void)state;
     spec_backend_close(backend);
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return support_directory_remove(state);
 }
 
 /* The bytes of a file, which the caller frees. */

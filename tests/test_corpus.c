@@ -1,6 +1,5 @@
 /* test_corpus.c - corpus tables hold what counting all of a corpus gives, whatever the memory and the pieces in which it
- * came; files that are cut short, changed or of another tokenizer are refused by name; a table appears whole or not at all.
- * */
+ * came; files that are cut short, changed or of another tokenizer are refused by name; a table appears whole or not at all. */
 #define _GNU_SOURCE
 #include "tests/support_decode.h"
 
@@ -13,15 +12,16 @@
 
 #include "algorithms/corpus/corpus.h"
 #include "tests/support_corpus.h"
+#include "tests/support_directory.h"
+#include "tests/support_memory.h"
 
-static char folder[] = "/tmp/spec_corpus_XXXXXX";
 
 static const char *path_of(const char *name)
 {
     static char path[2][512];
     static int at;
     at = !at;
-    (void)snprintf(path[at], sizeof path[at], "%s/%s", folder, name);
+    (void)snprintf(path[at], sizeof path[at], "%s/%s", support_directory, name);
     return path[at];
 }
 
@@ -49,7 +49,7 @@ static void same_files(const char *a, const char *b)
 /* Nothing but these tables is in the folder. */
 static void expect_files(int32_t n)
 {
-    DIR *dir = opendir(folder);
+    DIR *dir = opendir(support_directory);
     assert_non_null(dir);
     for (const struct dirent *e; (e = readdir(dir));) n -= e->d_name[0] != '.';
     closedir(dir);
@@ -347,9 +347,9 @@ static void check_arguments(void **state)
     }
     p = (spec_corpus_params){ .struct_size = sizeof p, .n_vocab = 8 };
     FAILS(spec_corpus_open(&c, "/no/such/folder/table", &p), SPEC_E_IO, "/no/such/folder/table");
-    FAILS(spec_corpus_open(&c, folder, &p), SPEC_E_IO, "is a directory");
+    FAILS(spec_corpus_open(&c, support_directory, &p), SPEC_E_IO, "is a directory");
     FAILS(speci_corpus_open(&t, path_of("none"), NULL), SPEC_E_IO, "none");
-    FAILS(speci_corpus_open(&t, folder, NULL), SPEC_E_IO, "is a directory");
+    FAILS(speci_corpus_open(&t, support_directory, NULL), SPEC_E_IO, "is a directory");
     OK(spec_corpus_open(&c, path_of("none"), &p));
     FAILS(spec_corpus_add_ids(c, ids, 3), SPEC_E_INVALID, "ids[2] is 8, need 0 to 7");
     FAILS(spec_corpus_add_text(c, "text", 4), SPEC_E_INVALID, "without a tokenizer");
@@ -392,47 +392,28 @@ static void check_whole_or_not(void **state)
 
 /* ---------------------------------------------------------------------------- memory that fails --- */
 
-typedef struct failing {
-    int32_t calls, fail_at, blocks;
-} failing;
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->calls == f->fail_at) return NULL;
-    f->blocks++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    ((failing *)user)->blocks -= p != NULL;
-    free(p);
-}
-
 static void check_no_memory(void **state)
 {
     (void)state;
     corpus c = small();
-    failing f = { .fail_at = 0 };
-    const spec_allocator a = { failing_alloc, failing_free, &f };
+    support_memory f = { 0 };
+    const spec_allocator a = support_allocator(&f);
     spec_status status = SPEC_E_NOMEM;
     int32_t n = 0;
     for (; status == SPEC_E_NOMEM; n++) {
-        f = (failing){ .fail_at = n + 1 };
+        f = (support_memory){ .fail_at = n + 1 };
         status = corpus_write(&c, path_of("small"), 1, &a, NULL);
-        assert_int_equal(f.blocks, 0);
+        assert_int_equal(f.n_block, 0);
         expect_files(status == SPEC_OK);
     }
     OK(status);
     assert_true(n > 15);
     for (status = SPEC_E_NOMEM, n = 0; status == SPEC_E_NOMEM; n++) {
         speci_corpus_table t;
-        f = (failing){ .fail_at = n + 1 };
+        f = (support_memory){ .fail_at = n + 1 };
         status = speci_corpus_open(&t, path_of("small"), &a);
         if (status == SPEC_OK) speci_corpus_close(&t, &a);
-        assert_int_equal(f.blocks, 0);
+        assert_int_equal(f.n_block, 0);
     }
     OK(status);
     free(c.ids);
@@ -454,8 +435,5 @@ int main(void)
     for (size_t i = 0; i < N_CASE; i++)
         tests[i] = (struct CMUnitTest){ cases[i].name, check_case, NULL, NULL, (void *)(uintptr_t)&cases[i] };
     memcpy(tests + N_CASE, others, sizeof others);
-    if (!mkdtemp(folder)) return 1;
-    const int failed = _cmocka_run_group_tests("corpus", tests, N_CASE + N_OTHER, NULL, NULL);
-    (void)rmdir(folder);
-    return failed;
+    return _cmocka_run_group_tests("corpus", tests, N_CASE + N_OTHER, support_directory_make, support_directory_remove);
 }

@@ -3,29 +3,9 @@
 #include "tests/test.h"
 
 #include "algorithms/draft/draft_ngram_index.h"
+#include "tests/support_memory.h"
 
 enum { N_TEXT = 4, N_ID = 6000 };
-
-/* --- memory that fails --- */
-
-typedef struct failing {
-    int64_t n_block, n_call, fail_at; /* 0: none fails */
-} failing;
-
-static void *take(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->n_call == f->fail_at) return NULL;
-    f->n_block++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void give(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    ((failing *)user)->n_block--;
-    free(p);
-}
 
 /* --- texts --- */
 
@@ -77,8 +57,8 @@ static void check_index(void **state)
 {
     static text texts[N_TEXT];
     const index_case *c = *state;
-    failing f = { 0 };
-    const spec_allocator a = { take, give, &f };
+    support_memory f = { 0 };
+    const spec_allocator a = support_allocator(&f);
     test_random random = { 34 };
     int64_t n_failed = 0;
     memset(texts, 0, sizeof texts);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "tests/support_corpus.h"
+#include "tests/support_memory.h"
 #include "tests/support_sequence.h"
 
 static spec_backend *backend;
@@ -298,25 +299,6 @@ static void check_foreign(void **state)
 
 /* ---------------------------------------------------------------------------- memory that fails --- */
 
-typedef struct failing {
-    int32_t calls, fail_at, blocks;
-} failing;
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->calls == f->fail_at) return NULL;
-    f->blocks++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    ((failing *)user)->blocks -= p != NULL;
-    free(p);
-}
-
 /* Counts all of ids, once more where memory failed. */
 static void count_all(png_grams *g, const int32_t *ids, int32_t n, int32_t *n_failed)
 {
@@ -336,18 +318,18 @@ static void check_no_memory(void **state)
     char text[64];
     int32_t ids[N], n_failed = 0;
     uint64_t random = 9;
-    failing f = { .fail_at = 0 };
-    const spec_allocator a = { failing_alloc, failing_free, &f };
+    support_memory f = { 0 };
+    const spec_allocator a = support_allocator(&f);
     spec_status status = SPEC_E_NOMEM;
     (void)state;
     write_small(8);
     (void)snprintf(text, sizeof text, "png:%s", path);
     for (int32_t n = 1; status == SPEC_E_NOMEM; n++) {
         spec_drafter *d = NULL;
-        f = (failing){ .fail_at = n };
+        f = (support_memory){ .fail_at = n };
         status = spec_drafter_open(&d, text, &a);
         spec_drafter_close(d);
-        assert_int_equal(f.blocks, 0);
+        assert_int_equal(f.n_block, 0);
     }
     OK(status);
     for (int32_t i = 0; i < N; i++)
@@ -357,7 +339,7 @@ static void check_no_memory(void **state)
     assert_int_equal(n_failed, 0);
     for (int32_t n = 1; n_failed == n - 1; n++) {
         png_grams g = { .a = &a, .n_draft = 3, .n_row = 2 };
-        f = (failing){ .fail_at = n };
+        f = (support_memory){ .fail_at = n };
         count_all(&g, ids, N, &n_failed);
         for (int32_t token = 0; token < ALPHABET; token++) {
             const png_gram *x = speci_png_grams_rows(&whole, token), *y = speci_png_grams_rows(&g, token);
@@ -365,7 +347,7 @@ static void check_no_memory(void **state)
             if (x) assert_memory_equal(x, y, 2 * sizeof *x);
         }
         png_grams copy = { .a = &a, .n_draft = 3, .n_row = 2 };
-        f.fail_at = f.calls + n % 4; /* 0: that one does not fail */
+        f.fail_at = f.n_call + n % 4; /* 0: that one does not fail */
         if (speci_png_grams_copy(&copy, &g) != SPEC_OK) {
             assert_int_equal(copy.cap_gram, 0);
             OK(speci_png_grams_copy(&copy, &g));
@@ -377,7 +359,7 @@ static void check_no_memory(void **state)
         }
         speci_png_grams_free(&copy);
         speci_png_grams_free(&g);
-        assert_int_equal(f.blocks, 0);
+        assert_int_equal(f.n_block, 0);
     }
     assert_true(n_failed > 5);
     speci_png_grams_free(&whole);

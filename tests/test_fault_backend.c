@@ -7,6 +7,7 @@
 #include "tests/fault_backend.h"
 #include "tests/mini_model.h"
 #include "tests/support_drafts.h"
+#include "tests/support_memory.h"
 #include "tests/support_paths.h"
 #include "tests/support_sequence.h"
 #include "tests/test.h"
@@ -420,46 +421,25 @@ static void own_parallel_for(void *user, int32_t n, void (*body)(void *arg, int3
     for (int32_t i = n - 1; i >= 0; i--) body(arg, i);
 }
 
-/* An allocator that fails on the n-th call; opening then fails, and nothing is leaked. */
-typedef struct meter {
-    int left;
-    int alive;
-} meter;
-
-static void *metered_alloc(void *user, size_t bytes, size_t align)
-{
-    meter *m = user;
-    void *p = NULL;
-    if (m->left-- <= 0 || posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, bytes + 1) != 0) return NULL;
-    m->alive++;
-    return p;
-}
-
-static void metered_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    if (p) ((meter *)user)->alive--;
-    free(p);
-}
-
+/* Without memory from some allocation on opening fails, and nothing is leaked. */
 static void test_host(void **state)
 {
     (void)state;
     own_pool pool = { 0 };
-    meter m = { 0, 0 };
-    spec_allocator allocator = { metered_alloc, metered_free, &m };
+    support_memory m = { 0 };
+    const spec_allocator allocator = support_allocator(&m);
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     p.parallel_for = own_parallel_for;
     p.parallel_user_data = &pool;
     p.allocator = &allocator;
     p.n_threads = 3;
-    for (int n = 0;; n++) {
+    for (int n = 1;; n++) {
         spec_backend *be = NULL;
-        m = (meter){ n, 0 };
+        m = (support_memory){ .fail_at = n, .onwards = true };
         spec_status status = spec_backend_open(&be, "cpu", &p);
         if (status != SPEC_OK) assert_int_equal(status, SPEC_E_NOMEM);
         spec_backend_close(be);
-        assert_int_equal(m.alive, 0);
+        assert_int_equal(m.n_block, 0);
         if (status == SPEC_OK) break;
         assert_true(n < 1000);
     }

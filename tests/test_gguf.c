@@ -7,6 +7,7 @@
 
 #include "tests/support_directory.h"
 #include "tests/support_gguf.h"
+#include "tests/support_memory.h"
 #include "tests/support_model.h"
 
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_K = 12, I32 = 26 };
@@ -434,38 +435,19 @@ static void long_header(void **state)
 
 /* --- memory that runs out --- */
 
-typedef struct failing {
-    int calls, fail_at, live;
-} failing;
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->calls == f->fail_at) return NULL;
-    f->live++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    if (p) ((failing *)user)->live--;
-    free(p);
-}
-
 static void no_memory(void **state)
 {
     (void)state;
-    failing f = { 0 };
-    const spec_allocator a = { .user_data = &f, .alloc = failing_alloc, .free = failing_free };
+    support_memory f = { 0 };
+    const spec_allocator a = support_allocator(&f);
     for (f.fail_at = 1;; f.fail_at++) {
         model_checkpoint *c = NULL;
         gguf_bytes b = good();
-        f.calls = 0;
+        f.n_call = 0;
         const spec_status status = read_bytes(&c, &b, &a);
         speci_checkpoint_close(c);
         free(b.data);
-        assert_int_equal(f.live, 0);
+        assert_int_equal(f.n_block, 0);
         if (status == SPEC_OK) break;
         assert_int_equal(status, SPEC_E_NOMEM);
     }

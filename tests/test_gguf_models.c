@@ -1,8 +1,6 @@
 /* test_gguf_models.c - GGUF files as models. Each architecture, made from a golden checkpoint by llama.cpp's converter
  * (tools/make_gguf_cases.py), against the reference implementation's logits of its Hugging Face twin; each type of blocks against the
  * same values as plain numbers; what metadata is refused; a pretrained model. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp */
-
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,6 +10,7 @@
 #include "backends/backend.h"
 #include "models/files/files_gguf_types.h"
 #include "tests/support_decode.h"
+#include "tests/support_directory.h"
 #include "tests/support_gguf.h"
 #include "tests/test.h"
 
@@ -20,7 +19,7 @@
 enum { N_IDS = 64, WINDOW = 16, HIDDEN = 31 }; /* HIDDEN: with the token that is next, hidden_size of the golden models */
 
 static spec_backend *backend;
-static char dir[64], file[128];
+static char file[128];
 
 /* rows [n][ld]: the logits behind each of ids [n]. */
 static void by_steps(spec_model *m, const int32_t *ids, int32_t n, float *rows, int64_t ld)
@@ -265,9 +264,10 @@ static void logits_of(spec_backend *on, uint32_t type, uint32_t values, bool pla
     if (!(most > 1e-3f && most < 1e4f)) fail_msg("%s: the largest logit is %g", speci_gguf_type(type)->name, most);
 }
 
-/* How far logits may be from those of the same values as plain numbers. Of float32 the bits are the same, and where blocks are unpacked while
- * loading. Sums of Q8_0 have an order of their own. In 16-bit compute types blocks that the device keeps are exact in products, and plain
- * numbers are rounded: three times that rounding, a matrix's and those of its inputs. */
+/* How far logits may be from those of the same values as plain numbers. Of float32 the bits are the same, and where
+ * blocks are unpacked while loading. Sums of Q8_0 have an order of their own. In 16-bit compute types blocks that the
+ * device keeps are exact in products, and plain numbers are rounded: three times that rounding, a matrix's and those of
+ * its inputs. */
 static double apart_at_most(uint32_t id, spec_dtype dtype)
 {
     const gguf_type *type = speci_gguf_type(id);
@@ -593,21 +593,16 @@ static void gemma3(void **state)
 
 static int open_backend(void **state)
 {
-    (void)state;
     backend = support_backend();
-    strcpy(dir, "/tmp/spec-gguf-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(file, sizeof file, "%s/m.gguf", dir);
-    return 0;
+    const int failed = support_directory_make(state);
+    snprintf(file, sizeof file, "%s/m.gguf", support_directory);
+    return failed;
 }
 
 static int close_backend(void **state)
 {
-    char command[128];
-    (void)state;
     spec_backend_close(backend);
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return support_directory_remove(state);
 }
 
 int main(void)

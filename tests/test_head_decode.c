@@ -1,6 +1,7 @@
-/* test_head_decode.c - decoding with heads on hidden states: text equals plain text, token for token, with every builder, alone and four
- * at once; and what a head keeps of a sequence stays in step with it, through paths, copies, saved sequences, prompts that are appended, steps
- * that it did not draft: it drafts then what a head drafts that is told the whole text at once. */
+/* test_head_decode.c - decoding with heads on hidden states: text equals plain text, token for token, with every
+ * builder, alone and four at once; and what a head keeps of a sequence stays in step with it, through paths, copies,
+ * saved sequences, prompts that are appended, steps that it did not draft: it drafts then what a head drafts that is
+ * told the whole text at once. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -319,8 +319,8 @@ static const json_t *likeliest(const json_t *nodes)
     return best;
 }
 
-/* Of two sequences the second one drafts from the rows that are left alone, beside a fresh draft of the first; and asked for by itself, from a
- * chain of its own. */
+/* Of two sequences the second one drafts from the rows that are left alone, beside a fresh draft of the first; and
+ * asked for by itself, from a chain of its own. */
 static void check_across(const scene *s, const json_t *fused, const json_t *resampled, const json_t *fresh)
 {
     const json_t *accepted = json_object_get(fused, "accepted");

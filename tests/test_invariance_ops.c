@@ -1,7 +1,8 @@
 /* test_invariance_ops.c - path invariance of a backend, bit for bit (spec_backend.h, rules).
  *
- * Rows: a row alone against the same row among 1 to 300, at every slot, of products, norms, and plans of both. Threads: 1, 2, 4 and 7 give the same bits. Paths: a
- * hybrid network reads texts in random trees, batched, with replay, as it reads them token by token (mini_model.h). */
+ * Rows: a row alone against the same row among 1 to 300, at every slot, of products, norms, and plans of both. Threads:
+ * 1, 2, 4 and 7 give the same bits. Paths: a hybrid network reads texts in random trees, batched, with replay, as it
+ * reads them token by token (mini_model.h). */
 #include <fenv.h>
 #include <math.h>
 #include <stdio.h>

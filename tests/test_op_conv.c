@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "tests/ref_ops.h"
-#include "tests/test.h"
+#include "tests/support_steps.h"
 
 #define F32 SPEC_DTYPE_F32
 #define BF16 SPEC_DTYPE_BF16
@@ -11,42 +11,11 @@
 
 enum { NODES = 12 }; /* that the caches hold */
 
-static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
 static const int32_t line[] = { -1, 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                                 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24 };
-static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
-static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
-static const int32_t late_bush[] = { -1, 0, 1, 2, 3, 3, 4, 4, 5, 6 }; /* below a chain of 4 */
-static const int32_t path_root[] = { 0 };
-static const int32_t path_two[] = { 0, 4 };
-static const int32_t path_far[] = { 0, 1, 3, 8, 11 };
 
-static const test_seq one[] = { { .slot = 0, .n_past = 5, .n_node = 1, .parent = chain } };
-static const test_seq one_replay[] = { { .slot = 0, .n_past = 5, .n_replay = 1, .path = path_root, .n_node = 1,
-                                         .parent = chain } };
-static const test_seq tree[] = { { .slot = 1, .parity = 1, .n_past = 5, .n_node = 10, .parent = bush } };
-static const test_seq tree_replay[] = { { .slot = 1, .n_past = 9, .n_replay = 2, .path = path_two, .n_node = 10,
-                                          .parent = bush } };
 static const test_seq tree_replay_far[] = { { .slot = 1, .parity = 1, .n_past = 9, .n_replay = 5, .path = path_far,
                                               .n_node = 10, .parent = bush } };
-static const test_seq fed[] = { { .slot = 2, .n_past = 9, .n_node = 10, .n_fed = 4, .parent = bush } };
-static const test_seq several[] = { { .slot = 3, .n_past = 9, .n_replay = 2, .path = path_two, .n_node = 10,
-                                      .parent = bush },
-                                    { .slot = 0, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root,
-                                      .n_node = 1, .parent = chain },
-                                    { .slot = 5, .parity = 1, .n_past = 9, .n_node = 6, .n_fed = 2, .parent = star },
-                                    { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 5, .path = path_far,
-                                      .n_node = 12, .parent = chain } };
-static const test_seq advance[] = { { .slot = 1, .n_past = 9, .n_node = 10, .parent = late_bush, .n_advance = 4 } };
-static const test_seq advance_one[] = { { .slot = 1, .parity = 1, .n_past = 9, .n_node = 10, .parent = bush, .n_advance = 1 },
-                                        { .slot = 4, .n_past = 9, .n_node = 10, .parent = late_bush, .n_advance = 4 } };
-static const test_seq advance_all[] = { { .slot = 4, .n_past = 9, .n_replay = 2, .path = path_two, .n_node = 5,
-                                          .parent = chain, .n_advance = 5 } };
-static const test_seq flush[] = { { .slot = 3, .n_past = 9, .n_replay = 5, .path = path_far } };
-static const test_seq flush_some[] = { { .slot = 3, .n_past = 9, .n_replay = 2, .path = path_two },
-                                       { .slot = 1, .parity = 1, .n_past = 9, .n_node = 10, .parent = bush },
-                                       { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root } };
-static const test_seq prompt[] = { { .slot = 2, .parity = 1, .n_past = 0, .n_node = 11, .parent = chain } };
 static const test_seq prompt_1[] = { { .slot = 2, .n_past = 64, .n_node = 1, .parent = chain } };
 static const test_seq prompt_8[] = { { .slot = 1, .n_past = 64, .n_node = 8, .parent = chain } };
 static const test_seq prompt_9[] = { { .slot = 4, .parity = 1, .n_past = 64, .n_node = 9, .parent = chain } };

@@ -14,6 +14,7 @@
 #include "tests/support_corpus.h"
 #include "tests/support_decode.h"
 #include "tests/support_greedy.h"
+#include "tests/support_memory.h"
 #include "tests/support_own.h"
 #include "tests/test.h"
 #include "tests/support_sequence.h"
@@ -808,27 +809,6 @@ static void arguments(void **state)
 
 /* --- memory that fails --- */
 
-typedef struct failing {
-    int32_t n, fail_at, n_block;
-} failing;
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->n == f->fail_at) return NULL;
-    f->n_block++;
-    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
-    if (p) memset(p, 0xA5, bytes);
-    return p;
-}
-
-static void failing_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    if (p) ((failing *)user)->n_block--;
-    free(p);
-}
-
 /* Both models are engines of the device that runs out; what is behind them is on another. */
 static spec_status short_run(spec_backend *be, own_engine *target, own_engine *small, int32_t *out, int32_t n)
 {
@@ -861,17 +841,17 @@ static void memory_fails(void **state)
     pair p;
     int32_t want[N], got[N], n = 0;
     spec_status status;
-    failing f;
-    const spec_allocator allocator = { failing_alloc, failing_free, &f };
+    support_memory f;
+    const spec_allocator allocator = support_allocator(&f);
     open_pair(&p);
     support_plain_ids(p.target, prompt_ids, 5, NULL, N, want);
     do {
         spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
         bp.allocator = &allocator;
-        f = (failing){ 0 };
+        f = (support_memory){ 0 };
         spec_backend *be = support_backend_again(&bp);
         assert_non_null(be);
-        f.fail_at = f.n + ++n;
+        f.fail_at = f.n_call + ++n;
         status = short_run(be, &p.big_engine, &p.small_engine, got, N);
         if (status != SPEC_OK) assert_int_equal(status, SPEC_E_NOMEM);
         spec_backend_close(be);

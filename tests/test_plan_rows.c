@@ -13,7 +13,8 @@ typedef struct rows_case {
     int32_t n_head, head_dim;      /* attention in front; 0: none */
     float cap;                     /* of its scores; 0: none */
     int32_t n_channel;             /* or a scan */
-    int32_t n_in, n_mid, glu, act; /* norm and product in front; 0: none */
+    int32_t n_in, n_mid, glu;      /* norm and product in front; 0: none */
+    spec_activation act;
     int32_t n_out, add, apart;     /* the product behind; apart: the one in front writes elsewhere */
     int32_t q8;                    /* with weights of Q8_0 alone */
 } rows_case;

@@ -1,6 +1,7 @@
-/* test_regret.c - what a session's choice costs, by a clock of our own: drafters whose success is ours to say, or that take long; a text that begins to
- * repeat itself, and ends to; more sequences and fewer. The time lost against the best way known beforehand stays below what it
- * becomes when a constant of choose_source.c or choose_adapt.c is far off, or a part of the choice is left out. */
+/* test_regret.c - what a session's choice costs, by a clock of our own: drafters whose success is ours to say, or that
+ * take long; a text that begins to repeat itself, and ends to; more sequences and fewer. The time lost against the best
+ * way known beforehand stays below what it becomes when a constant of choose_source.c or choose_adapt.c is far off, or
+ * a part of the choice is left out. */
 #include "tests/support_model.h"
 
 #include <math.h>
@@ -590,7 +591,7 @@ static void check_hopeless(void **state)
     speci_source source = { .n_node = N_DRAFT, .depth = N_DRAFT };
     speci_levels levels = { 0 };
     speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels,
-                       .costs = { load_target_ms, long_draft_ms, &l, true } };
+                       .costs = { .target = load_target_ms, .draft = long_draft_ms, .arg = &l, .measured = true } };
     OK(speci_choice_open(&c, SPEC_ADAPT_COST));
     for (int32_t i = 0; i < 5000; i++) {
         const speci_asks none = { 0 };
@@ -623,7 +624,7 @@ static void check_seen(void **state)
     speci_source sources[2] = { { .kin = 0, .n_node = 5, .depth = 5 }, { .kin = 1, .n_node = 5, .depth = 5 } };
     speci_levels levels[2] = { { 0 } };
     speci_choice c = { .arms = arms, .n_arm = 3, .sources = sources, .n_source = 2, .levels = levels,
-                       .costs = { seen_target_ms, seen_draft_ms, NULL, false } };
+                       .costs = { .target = seen_target_ms, .draft = seen_draft_ms } };
     OK(speci_choice_open(&c, SPEC_ADAPT_COST));
     for (int32_t i = 0; i < 100; i++) {
         speci_asks asks[2] = { { 0 } };

@@ -21,6 +21,7 @@
 
 #include "core/core_json.h"
 #include "spec_trees.h"
+#include "tests/support_memory.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers"
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -641,42 +642,24 @@ static void test_truncated(void **state)
     truncate_all(GOLDEN "/llama3-style/tokenizer.json", 61);
 }
 
-typedef struct failing { /* an allocator that fails once, at call number `at` */
-    size_t count, at, live;
-} failing;
-
-static void *failing_alloc(void *user_data, size_t bytes, size_t align)
-{
-    failing *f = user_data;
-    if (f->count++ == f->at) return NULL;
-    f->live++;
-    return speci_malloc.alloc(NULL, bytes, align);
-}
-
-static void failing_free(void *user_data, void *p, size_t bytes)
-{
-    if (p) ((failing *)user_data)->live--;
-    speci_malloc.free(NULL, p, bytes);
-}
-
 /* Opens and encodes with every allocation failing once, in steps. (A pattern whose machine code could not be made runs
  * all the same, hence SPEC_OK.) */
 static void fail_all(const char *path)
 {
     bool done = false;
-    for (size_t at = 0; !done; at += 1 + at / 40) {
-        failing f = { 0, at, 0 };
-        spec_allocator a = { failing_alloc, failing_free, &f };
+    for (int64_t at = 1; !done; at += 1 + at / 40) {
+        support_memory f = { .fail_at = at };
+        const spec_allocator a = support_allocator(&f);
         spec_tokenizer *t;
         int32_t id[64];
         size_t n;
         static const char text[] = "Don\'t <s> na\xc3\xafve  12";
         spec_status status = spec_tokenizer_open(&t, path, &a);
         if (status == SPEC_OK) status = spec_tokenizer_encode(t, id, 64, &n, text, sizeof text - 1, 3);
-        done = f.count <= at;
+        done = f.n_call < at;
         assert_true(status == SPEC_OK || (status == SPEC_E_NOMEM && !done));
         spec_tokenizer_close(t);
-        assert_int_equal(f.live, 0);
+        assert_int_equal(f.n_block, 0);
     }
 }
 

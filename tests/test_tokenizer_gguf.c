@@ -1,6 +1,6 @@
 /* test_tokenizer_gguf.c - tokenizers from the metadata of GGUF files: the same ids and texts as the files that they were made from,
  * published vectors, what is refused, chat templates. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#define _POSIX_C_SOURCE 200809L /* strtok_r */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,29 +12,21 @@
 
 #include "core/core_json.h"
 #include "models/text/text_spm.h"
+#include "tests/support_directory.h"
 #include "tests/support_gguf.h"
+#include "tests/support_memory.h"
 #include "tests/support_model.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers/"
 #define SPM SPEC_TEST_DIR "/tokenizer_spm/"
 
-static char dir[64], file[128];
+static char file[128];
 
 static int make_dir(void **state)
 {
-    (void)state;
-    strcpy(dir, "/tmp/spec-gguf-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(file, sizeof file, "%s/v.gguf", dir);
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    const int failed = support_directory_make(state);
+    snprintf(file, sizeof file, "%s/v.gguf", support_directory);
+    return failed;
 }
 
 static void write_bytes(const char *path, const void *data, size_t n)
@@ -289,10 +281,10 @@ static void sentence_piece(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[256], config[1024];
         spec_tokenizer *own = NULL;
-        snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+        snprintf(path, sizeof path, "%s/tokenizer.model", support_directory);
         snprintf(config, sizeof config, "cp " SPM "%s.model %s", cases[i].name, path);
         assert_int_equal(system(config), 0);
-        snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
+        snprintf(config, sizeof config, "%s/tokenizer_config.json", support_directory);
         write_bytes(config, "{\"legacy\": true}", 16); /* as GGUF has it: a space behind special tokens, too */
         OK(spec_tokenizer_open(&own, path, NULL));
         spec_tokenizer *t = open_gguf(pieces_as_gguf(own, cases[i].prefix, cases[i].remove_extra));
@@ -458,38 +450,19 @@ static void refusals(void **state)
 
 /* --- memory that runs out --- */
 
-typedef struct failing {
-    int calls, fail_at, live;
-} failing;
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    failing *f = user;
-    if (++f->calls == f->fail_at) return NULL;
-    f->live++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *p, size_t bytes)
-{
-    (void)bytes;
-    if (p) ((failing *)user)->live--;
-    free(p);
-}
-
 static void no_memory_of(gguf_bytes b)
 {
-    failing f = { .fail_at = 1 };
-    const spec_allocator a = { .user_data = &f, .alloc = failing_alloc, .free = failing_free };
+    support_memory f = { .fail_at = 1 };
+    const spec_allocator a = support_allocator(&f);
     spec_status status = SPEC_E_NOMEM;
     write_bytes(file, b.data, b.n);
     free(b.data);
     for (; status == SPEC_E_NOMEM; f.fail_at++) {
         spec_tokenizer *t = NULL;
-        f.calls = 0;
+        f.n_call = 0;
         status = spec_tokenizer_open(&t, file, &a);
         spec_tokenizer_close(t);
-        assert_int_equal(f.live, 0);
+        assert_int_equal(f.n_block, 0);
     }
     OK(status);
     assert_true(f.fail_at > 20);
@@ -533,9 +506,9 @@ static void templates(void **state)
     free(b.data);
     expect_template(file, "{{ messages }}\xc3\xa9");
 
-    snprintf(path, sizeof path, "cp " GOLDEN "gpt2-style/tokenizer.json %s", dir);
+    snprintf(path, sizeof path, "cp " GOLDEN "gpt2-style/tokenizer.json %s", support_directory);
     assert_int_equal(system(path), 0);
-    expect_template(dir, NULL);
+    expect_template(support_directory, NULL);
     static const struct {
         const char *config, *expected;
     } configs[] = {
@@ -544,15 +517,15 @@ static void templates(void **state)
         { "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"x\"}]}", NULL },
         { "{\"chat_template\": null}", NULL },
     };
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", support_directory);
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         write_bytes(path, configs[i].config, strlen(configs[i].config));
-        expect_template(dir, configs[i].expected);
+        expect_template(support_directory, configs[i].expected);
     }
     write_bytes(path, configs[0].config, strlen(configs[0].config));
-    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", support_directory);
     write_bytes(path, "three", 5);
-    expect_template(dir, "three");
+    expect_template(support_directory, "three");
 }
 
 int main(void)
@@ -561,5 +534,5 @@ int main(void)
         cmocka_unit_test(bpe), cmocka_unit_test(splits), cmocka_unit_test(sentence_piece), cmocka_unit_test(added_to_pieces),
         cmocka_unit_test(vectors), cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(templates),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, make_dir, support_directory_remove);
 }

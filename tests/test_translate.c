@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "models/text/text_translate.h"
+#include "tests/support_memory.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers/"
 #define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
@@ -427,45 +428,29 @@ static void behind_others(void **state)
 
 /* --- memory that runs out --- */
 
-typedef struct scarce {
-    int32_t left;
-} scarce;
-
-static void *scarce_alloc(void *user, size_t bytes, size_t align)
-{
-    scarce *s = user;
-    return s->left-- > 0 ? speci_malloc.alloc(NULL, bytes, align) : NULL;
-}
-
-static void scarce_free(void *user, void *p, size_t bytes)
-{
-    (void)user;
-    speci_malloc.free(NULL, p, bytes);
-}
-
 /* The translation is as before when a call fails. */
 static void no_memory(void **state)
 {
     (void)state;
-    scarce s = { 0 };
-    const spec_allocator a = { scarce_alloc, scarce_free, &s };
+    support_memory s = { 0 };
+    const spec_allocator a = support_allocator(&s);
     const spec_tokenizer *from = tokenizers[0], *to = tokenizers[4];
     int32_t ids[MOST], n_fail = 0, n_own;
     const int32_t n = encode(from, ids, MOST, texts[2], 0);
     speci_token_map *m = NULL;
     for (;; n_fail++) {
-        s.left = n_fail;
+        s = (support_memory){ .fail_at = n_fail + 1, .onwards = true };
         if (speci_token_map_open(&m, from, n_ids(from), to, n_ids(to), &a) == SPEC_OK) break;
         assert_null(m);
     }
     assert_true(n_fail > 5);
     for (n_fail = 0;; n_fail++) {
         speci_translation x = { .ids.a = &a };
-        s.left = n_fail;
+        s = (support_memory){ .fail_at = n_fail + 1, .onwards = true };
         const spec_status status = speci_translate(&x, m, ids, n, true);
         (void)speci_translated(&x, &n_own);
         assert_true(status == SPEC_OK ? n_own > 0 && x.n_from == n : n_own == 0 && x.n_from == 0 && x.n_held == 0);
-        s.left = 100;
+        s.fail_at = 0;
         speci_buf_free(&x.ids);
         if (status == SPEC_OK) break;
     }

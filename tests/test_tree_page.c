@@ -135,11 +135,11 @@ static void test_escapes(void **state)
 {
     (void)state;
     const char *const words[] = {
-        "</script><script>alert(1)</script>", "<!--", "\"\\/", "\n\r\t\001\177", "a\xe2\x80\xa8" "b\xe2\x80\xa9",
+        "</script><script>alert(1)</script>", "<!--", "\"\\/", "\n\r\t\001\177", ("a\xe2\x80\xa8" "b\xe2\x80\xa9"),
         "\xf0\x9f\x8c\xb3 \xc3\xa9", "\xff", "\xc0\xaf", "\xed\xa0\x80", "\xe2\x82", "\xf4\x90\x80\x80", "]]>&",
     };
     const char *const want[] = {
-        "</script><script>alert(1)</script>", "<!--", "\"\\/", "\n\r\t\001\177", "a\xe2\x80\xa8" "b\xe2\x80\xa9",
+        "</script><script>alert(1)</script>", "<!--", "\"\\/", "\n\r\t\001\177", ("a\xe2\x80\xa8" "b\xe2\x80\xa9"),
         "\xf0\x9f\x8c\xb3 \xc3\xa9", "\\xff", "\\xc0\\xaf", "\\xed\\xa0\\x80", "\\xe2\\x82",
         "\\xf4\\x90\\x80\\x80", "]]>&",
     };

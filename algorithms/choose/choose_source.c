@@ -20,7 +20,7 @@ static const double EVER = 512, ALL_TEXTS = 4, PRIOR = 3, PRIOR_LEVELS = 2, PRIO
 /* A source may be better than its mean by EXPLORATION / sqrt(asks) tokens, and worse by DOUBT: those of proposals differ by about one.
  * Asks of long ago say less: so much is left of them with each round, and a mean has no more than KEPT times as many. The constants
  * were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on two cores, those of texts by
- * the tasks of docs/drafters.md: half and twice of each but EXPLORATION change the speed there by less than 1 %. */
+ * the tasks of docs/drafters-measured.md: half and twice of each but EXPLORATION change the speed there by less than 1 %. */
 static const double EXPLORATION = 1, DOUBT = 0.5, SURE = 0.99, KEPT = 5;
 
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted)

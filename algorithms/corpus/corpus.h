@@ -10,8 +10,7 @@
  *
  * The file's layout, byte by byte, is in docs/drafters.md. Integers are unsigned and big-endian, so that bytes compare as
  * numbers do. Sections hold nodes and rows of each order. A node is the last token of a context, sorted by all tokens of it;
- * it points at its first row, and at the first context that goes on with one more token. A row is a count and a continuation.
- * */
+ * it points at its first row, and at the first context that goes on with one more token. A row is a count and a continuation. */
 #ifndef SPEC_CORPUS_H
 #define SPEC_CORPUS_H
 

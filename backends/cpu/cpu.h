@@ -117,7 +117,8 @@ const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
 /* t = x w of weights in blocks, where the compute type has 16 bits: of each group of inputs that share a scale, 32 or, of Q6_K, 16,
  *   t = t + (d f) sum of (q - o) x,  then with a minimum  t = t + m' sum of x,  m' = m or -(m fm)   (spec_blocks.h)
  * both fused multiply-adds (portable: not fused), the groups in order, t 0 at first. q - o is exact in either type, so no weight is
- * rounded. The sum of (q - o) x begins at zero: one chain, or that of the instruction. All of K of n_panel panels; t [n_row][CPU_TASK_OUT] */
+ * rounded. The sum of (q - o) x begins at zero: one chain, or that of the instruction. All of K of n_panel panels; t
+ * [n_row][CPU_TASK_OUT] */
 typedef struct cpu_blocks_x {
     const void *x;       /* [n_row][ldx], float32 or bf16 */
     size_t ldx;

@@ -2,8 +2,9 @@
  *
  *   y_i[c] = act(bias[c] + sum_k w[c][width-1-k] u_{anc_k(i)}[c])    (algorithms.md 7.1)
  *
- * with a gate in front of u, and one behind. anc_0(i) = i; beyond the root the ancestors continue into the stored window. Channels are independent: a task is a
- * piece of the channels of one sequence, and does everything for them in order: window, replay, nodes. */
+ * with a gate in front of u, and one behind. anc_0(i) = i; beyond the root the ancestors continue into the stored
+ * window. Channels are independent: a task is a piece of the channels of one sequence, and does everything for them in
+ * order: window, replay, nodes. */
 #include "backends/cpu/cpu.h"
 
 enum { CHANNELS = 128, TAPS = 4 };

@@ -160,7 +160,8 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
     }
 }
 
-/* --- blocks, of few rows: what an input is unpacked to is multiplied where it is, in a register. By way of memory it took 1.5 times as long --- */
+/* --- blocks, of few rows: an input is multiplied in the register that it is unpacked to. By way of memory it took 1.5
+ * times as long --- */
 
 /* How a group is multiplied. values: by float32 values, and its sum goes on from the groups before; else cpu_blocks_fn. n_high and middle
  * are the form's. Constants where this is used. */

@@ -1,4 +1,5 @@
-/* cpu_norm.c - RMS and layer norms, with a gate before or after (formulas: spec_backend.h, loops: cpu_loops.h). One row is one task: the order of its sums never depends on the number of rows. */
+/* cpu_norm.c - RMS and layer norms, with a gate before or after (formulas: spec_backend.h, loops: cpu_loops.h). One row
+ * is one task: the order of its sums never depends on the number of rows. */
 #include "backends/cpu/cpu.h"
 
 spec_status speci_cpu_check_norm(spec_device *dev, const spec_op *op)

@@ -414,8 +414,8 @@ static spec_status open_runs(model_builder *b, model_linear *out, const rows *r,
     return SPEC_OK;
 }
 
-/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; gates and what they multiply
- * where the backend joins them behind their products. */
+/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; gates
+ * and what they multiply where the backend joins them behind their products. */
 static spec_status open_rows(model_builder *b, model_linear *out, const rows *r, int32_t n, bool glu)
 {
     int32_t n_run = 1;

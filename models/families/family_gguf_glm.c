@@ -1,6 +1,7 @@
-/* family_gguf_glm.c - GLM-4 and GLM-4-0414 from GGUF: pairs that turn stand as in the checkpoint. Of GLM-4's first layout, ChatGLM's, q, k
- * and v are one tensor. Of its Hugging Face layout the converter keeps neither the length nor the rotary base nor the norms' epsilon, and says
- * hidden_size, 10000 and 1e-5. Source: llama.cpp, conversion/glm.py, chatglm.py. */
+/* family_gguf_glm.c - GLM-4 and GLM-4-0414 from GGUF: pairs that turn stand as in the checkpoint. Of GLM-4's first
+ * layout, ChatGLM's, q, k and v are one tensor. Of its Hugging Face layout the converter keeps neither the length nor
+ * the rotary base nor the norms' epsilon, and says hidden_size, 10000 and 1e-5. Source: llama.cpp, conversion/glm.py,
+ * chatglm.py. */
 #include "models/families/family_gguf.h"
 
 static const model_rename names[] = {

@@ -1,5 +1,5 @@
-/* files_gguf_write.c - writes a GGUF file: the head, then each tensor, a batch of rows at a time, of which each thread packs some. What stands in the source as it is to stand
- * is copied; all else goes by way of float32. */
+/* files_gguf_write.c - writes a GGUF file: the head, then each tensor, a batch of rows at a time, of which each thread
+ * packs some. What stands in the source as it is to stand is copied; all else goes by way of float32. */
 #include "models/files/files_gguf_write.h"
 
 #include <math.h>

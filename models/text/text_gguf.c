@@ -217,32 +217,37 @@ static spec_status chat_template(spec_tokenizer *t, const speci_gguf *g)
 
 static spec_status no_memory(const token_list *l) { return speci_fail(SPEC_E_NOMEM, "%s: out of memory", l->g->file); }
 
-static spec_status put_token(const token_list *l, json_t *vocab, json_t *added, const pre_row *pre, const char *s, size_t n, uint64_t id)
+typedef struct bpe_tokens {
+    json_t *vocab, *added;
+    bool whole_first; /* what is added is not in the vocabulary */
+} bpe_tokens;
+
+static spec_status put_token(const token_list *l, const bpe_tokens *to, const char *s, size_t n, uint64_t id)
 {
     const int type = type_of(l, id);
     const bool is_added = type == SPM_CONTROL || type == SPM_UNKNOWN || type == SPM_USER_DEFINED;
     if (type == SPM_UNUSED) return SPEC_OK; /* rows of the table that no token has */
     json_t *text = n && !memchr(s, 0, n) ? json_stringn(s, n) : NULL;
-    if (!text || type == 0 || json_object_getn(vocab, s, n)) {
+    if (!text || type == 0 || json_object_getn(to->vocab, s, n)) {
         json_decref(text);
         return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.tokens: token %llu is empty, not UTF-8, there twice, or of a type that is not "
                           "known", l->g->file, (unsigned long long)id);
     }
     bool good = true;
     if (is_added)
-        good = json_array_append_new(added, json_pack("{s:I, s:O, s:b, s:b}", "id", (json_int_t)id, "content", text, "special",
-                                                      type != SPM_USER_DEFINED, "normalized", 0)) == 0;
+        good = json_array_append_new(to->added, json_pack("{s:I, s:O, s:b, s:b}", "id", (json_int_t)id, "content", text, "special",
+                                                          type != SPM_USER_DEFINED, "normalized", 0)) == 0;
     json_decref(text);
-    if (!is_added || !pre->whole_first) good = good && json_object_setn_new(vocab, s, n, json_integer((json_int_t)id)) == 0;
+    if (!is_added || !to->whole_first) good = good && json_object_setn_new(to->vocab, s, n, json_integer((json_int_t)id)) == 0;
     return good ? SPEC_OK : no_memory(l);
 }
 
-static spec_status put_tokens(const token_list *l, json_t *vocab, json_t *added, const pre_row *pre)
+static spec_status put_tokens(const token_list *l, const bpe_tokens *to)
 {
     size_t at = 0, n;
     for (uint64_t id = 0; id < l->tokens->n; id++) {
         const char *s = speci_gguf_next(l->tokens, &at, &n);
-        SPEC_TRY(put_token(l, vocab, added, pre, s, n, id));
+        SPEC_TRY(put_token(l, to, s, n, id));
     }
     return SPEC_OK;
 }
@@ -274,7 +279,7 @@ static spec_status bpe_root(const token_list *l, json_t *root, const pre_row *pr
     if (!merges) return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.merges is missing", l->g->file);
     json_t *model = json_pack("{s:s, s:b, s:{}}", "type", "BPE", "ignore_merges", pre->whole_first, "vocab"), *added = json_array();
     if (json_object_set_new(root, "model", model) != 0 || json_object_set_new(root, "added_tokens", added) != 0) return no_memory(l);
-    SPEC_TRY(put_tokens(l, json_object_get(model, "vocab"), added, pre));
+    SPEC_TRY(put_tokens(l, &(bpe_tokens){ json_object_get(model, "vocab"), added, pre->whole_first }));
     json_t *list = speci_gguf_json(merges);
     if (!list) return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.merges is not UTF-8, or there is no memory for it", l->g->file);
     bool good = json_object_set_new(model, "merges", list) == 0;

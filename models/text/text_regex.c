@@ -156,71 +156,48 @@ static spec_status put_hex(translation *t)
     return SPEC_OK;
 }
 
+static bool is_one_of(char c, const char *letters)
+{
+    return c != 0 && strchr(letters, c);
+}
+
 /* After a backslash; i is at the character that follows it. */
 static spec_status put_escape(translation *t)
 {
     if (t->i >= t->n) return refuse(t, "a backslash at the end");
-    char c = t->p[t->i];
-    char same[3] = { '\\', c, 0 };
-    switch (c) {
-    case 'p':
-    case 'P':
-        return put_property(t);
-    case 'x':
-        return put_hex(t);
-    case 's':
-        t->i++;
-        return put_set(t, SPACE_SET);
-    case 'S':
-        t->i++;
-        return put_set(t, NOT_SPACE_SET);
-    case 'w':
-        t->i++;
-        return put_set(t, t->in_class ? WORD_SET : WORD_ALONE);
-    case 'W':
-        t->i++;
-        return put_complement(t, WORD_ALONE, "\\W in a class");
-    case 'h':
-        t->i++;
-        return put_set(t, HEX_SET);
-    case 'H':
-        t->i++;
-        return put_complement(t, HEX_SET, "\\H in a class");
-    case 'd':
-        t->i++;
-        return put(t, "\\p{Nd}");
-    case 'D':
-        t->i++;
-        return put(t, "\\P{Nd}");
-    case 'v':
-        t->i++;
-        return put(t, "\\x{b}");
-    case 't':
-    case 'n':
-    case 'r':
-    case 'f':
-    case 'a':
-    case 'e':
-        t->i++;
-        return put(t, same);
-    case 'A':
-    case 'z':
-    case 'Z':
-        if (t->in_class) return refuse(t, "an anchor in a class");
-        t->i++;
-        return put(t, same);
-    default:
-        break;
-    }
-    bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (letter) {
-        char construct[32] = "the escape \\?";
-        construct[strlen(construct) - 1] = c;
+    const char c = t->p[t->i], same[] = { '\\', c, 0 };
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (c == 'p' || c == 'P') return put_property(t);
+    if (c == 'x') return put_hex(t);
+    if (t->in_class && is_one_of(c, "AzZ")) return refuse(t, "an anchor in a class");
+    if (letter && !is_one_of(c, "sSwWhHdDvtnrfaeAzZ")) {
+        char construct[] = "the escape \\?";
+        construct[sizeof construct - 2] = c;
         return refuse(t, construct);
     }
     t->i++;
-    if ((unsigned char)c >= 0x80) return speci_buf_add(&t->out, &c, 1); /* the backslash says nothing */
-    return put(t, same);
+    switch (c) {
+    case 's':
+        return put_set(t, SPACE_SET);
+    case 'S':
+        return put_set(t, NOT_SPACE_SET);
+    case 'w':
+        return put_set(t, t->in_class ? WORD_SET : WORD_ALONE);
+    case 'W':
+        return put_complement(t, WORD_ALONE, "\\W in a class");
+    case 'h':
+        return put_set(t, HEX_SET);
+    case 'H':
+        return put_complement(t, HEX_SET, "\\H in a class");
+    case 'd':
+        return put(t, "\\p{Nd}");
+    case 'D':
+        return put(t, "\\P{Nd}");
+    case 'v':
+        return put(t, "\\x{b}");
+    default: /* the same in both. In front of a character of several bytes the backslash says nothing */
+        return (unsigned char)c >= 0x80 ? speci_buf_add(&t->out, &c, 1) : put(t, same);
+    }
 }
 
 /* [:name:] inside a class; i is at its bracket. */

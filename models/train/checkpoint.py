@@ -210,13 +210,17 @@ def copy_tokenizer(source, directory):
             write_whole(os.path.join(directory, name), lambda to, name=name: shutil.copyfile(os.path.join(source, name), to))
 
 
+def save_config(config, directory):
+    write_json(os.path.join(directory, "config.json"), config)
+    write_json(os.path.join(directory, "generation_config.json"), {k: config.get(k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")})
+
+
 def save(net, config, directory, tokenizer_from=None, dtype=torch.bfloat16):
     """Writes a Decoder. Weights come last: a directory with weights is whole."""
     os.makedirs(directory, exist_ok=True)
     if tokenizer_from:
         copy_tokenizer(tokenizer_from, directory)
-    write_json(os.path.join(directory, "config.json"), config)
-    write_json(os.path.join(directory, "generation_config.json"), {k: config.get(k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")})
+    save_config(config, directory)
     save_tensors(os.path.join(directory, "model.safetensors"),
                  {file_name(net, config["model_type"], name): weight.detach().to("cpu", dtype) for name, weight in net.state_dict().items()})
 

@@ -89,18 +89,32 @@ def memory_of(a, net, config):
     return sum(w.numel() * w.element_size() for w in net.parameters()) + a.batch * (states + cache + 16 * config["vocab_size"])
 
 
-def main(argv=None):
-    a = arguments(argv)
-    if not 1 <= a.beginning[0] <= a.beginning[1] < a.length:
-        raise Refusal("--beginning %d %d: need 1 <= LOW <= HIGH < --length %d" % (*a.beginning, a.length))
-    net, config = checkpoint.load(a.target, a.device)
-    check_memory(a.device, memory_of(a, net, config), "--batch or --length")
+def begin(a):
+    """Makes the directory, which is for text of these options alone."""
     options = {k: v for k, v in vars(a).items() if k not in NOT_OF_THE_TEXT} | {"templates": read_json(a.templates) if a.templates else None}
     os.makedirs(a.out, exist_ok=True)
     about = os.path.join(a.out, "generated.json")
     if os.path.exists(about) and read_json(about) != options:
         raise Refusal("%s has text of other options in it (generated.json); name another --out" % a.out)
     write_json(about, options)
+
+
+def given_rows(a, tokens, first, templates, draw):
+    """Rows [batch,length] of one part, -1 behind what is given. Without templates one length a part, so that all of it is read at once."""
+    low, high = a.beginning
+    if templates:
+        return templates.rows(tokens, low, high, draw, a.batch, a.length)
+    n = int(torch.randint(low, high + 1, (1,), generator=draw))
+    return torch.cat([beginnings(tokens, first, n, draw, a.batch), torch.full((a.batch, a.length - n), -1)], 1)
+
+
+def main(argv=None):
+    a = arguments(argv)
+    if not 1 <= a.beginning[0] <= a.beginning[1] < a.length:
+        raise Refusal("--beginning %d %d: need 1 <= LOW <= HIGH < --length %d" % (*a.beginning, a.length))
+    net, config = checkpoint.load(a.target, a.device)
+    check_memory(a.device, memory_of(a, net, config), "--batch or --length")
+    begin(a)
     tokens, _ = corpus.load_text(a.text, a.target, config, a.cache, a.repeat)
     if len(tokens) <= a.beginning[1]:
         raise Refusal("the text has %d tokens, a beginning may have %d" % (len(tokens), a.beginning[1]))
@@ -110,18 +124,13 @@ def main(argv=None):
     tokenizer = corpus.load_tokenizer(a.target)
     first = corpus.first_token(config, tokenizer)
     templates = Templates(a.templates, tokenizer, first) if a.templates else None
-    low, high = a.beginning
     for part in range(parts):
         path = os.path.join(a.out, "part-%05d.safetensors" % part)
         if os.path.exists(path):
             continue
         began = time.time()
         draw = torch.Generator().manual_seed(a.seed * 1_000_003 + part)
-        if templates:
-            forced = templates.rows(tokens, low, high, draw, a.batch, a.length)
-        else:  # one length a part, so that all of it is read at once
-            n = int(torch.randint(low, high + 1, (1,), generator=draw))
-            forced = torch.cat([beginnings(tokens, first, n, draw, a.batch), torch.full((a.batch, a.length - n), -1)], 1)
+        forced = given_rows(a, tokens, first, templates, draw)
         temperature = torch.tensor(a.temperature)[torch.arange(a.batch) % len(a.temperature)]
         made = sample(net, forced.to(a.device), temperature.to(a.device), a.seed * 1_000_003 + part)
         given = (forced >= 0).sum(1)

@@ -27,7 +27,7 @@ import checkpoint
 import head_files
 import heads
 import nets
-from files import Refusal, command, write_json, write_whole
+from files import Refusal, command, write_json
 
 CONSTANT = 2.0 ** -12  # of the extra channel: its square is lost in any mean of squares
 LARGE = 2.0 ** 22  # weight of the final norm there: the normed channel is 1024 / rms
@@ -222,8 +222,7 @@ class Inflater:
         """Shards, then the index that names them: a directory with an index is whole."""
         os.makedirs(directory, exist_ok=True)
         checkpoint.copy_tokenizer(tokenizer_from, directory)
-        write_json(os.path.join(directory, "config.json"), self.large | {"dtype": str(dtype).split(".")[-1]})
-        write_json(os.path.join(directory, "generation_config.json"), {k: self.large.get(k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")})
+        checkpoint.save_config(self.large | {"dtype": str(dtype).split(".")[-1]}, directory)
         size = torch.empty(0, dtype=dtype).element_size()
         shards, filled = [[]], 0
         for name, weight in self.big.state_dict().items():

@@ -1,6 +1,5 @@
 """Losses on rows of logits that are never all in memory at once."""
 import torch
-from torch.nn import functional as F
 
 import fused
 
@@ -85,10 +84,3 @@ def distil(hidden, weight, target, ce):
     """hidden [R,W] rows of the drafter, weight [V,W] its head, target: TargetRows or TopRows. Gives the loss, and without gradient
     [3]: KL(p || q), -log q[arg-max p], and the overlap sum_v min(p, q), which is the acceptance of one draft at T = 1."""
     return _Distil.apply(hidden, weight, target, ce)
-
-
-def distil_plain(hidden, weight, p, ce):
-    """distil, as its formula says, for tests: p [R,V]."""
-    log_q = F.linear(hidden, weight).float().log_softmax(-1)
-    kl = (p * (p.clamp(min=1e-20).log() - log_q)).sum(-1)
-    return (kl - ce * log_q.gather(1, p.argmax(-1, keepdim=True))[:, 0]).mean()

@@ -1,6 +1,6 @@
-/* bench_draft.c - drafting alone: the model for itself, or --drafter, a model or a head, for the model, behind each step, or each --tokens
- * steps that emit one token each, which the drafter then applies first. median_ms, min_ms: spec_draft, from the pending token to the tree in host
- * memory. */
+/* bench_draft.c - drafting alone: the model for itself, or --drafter, a model or a head, for the model, behind each
+ * step, or each --tokens steps that emit one token each, which the drafter then applies first. median_ms, min_ms:
+ * spec_draft, from the pending token to the tree in host memory. */
 #include <stdio.h>
 
 #include "tests/bench/bench.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the pages: what they name is there, they stay short, and they speak to users.
+"""Checks the pages: what they name is there, they and the examples stay short, and they speak to users.
 
     check_pages.py [ROOT]        the tree at ROOT (.): prints what is wrong, and counts; ends with 1 when something is
     check_pages.py --self-test   plants every kind of fault in a small tree, and a few traps that are none
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 INDEX, HEADERS = "docs/api.md", ("spec.h", "spec_trees.h")
-UNDER = {"README.md": 150, "docs/performance.md": 150, "CHANGELOG.md": 30}  # lines
+UNDER = {"README.md": 150, "docs/performance.md": 150, "CHANGELOG.md": 30, "examples/*.c": 61}  # lines
 
 ROOMS = "algorithms|backends|cli|cmake|core|docs|examples|models|tests"
 SOURCE = re.compile(r"\.(c|h|cu|cuh|cpp|py|js|sh|html|txt|cmake)$")
@@ -118,9 +118,13 @@ def faults_of_page(tree, page, text):
             yield "code that no source has: %s" % code.strip().split("\n")[0]
     for commit in COMMIT.findall(text):
         yield "the commit %s" % commit
+
+
+def faults_of_length(file, text):
     lines = text.count("\n")
-    if page in UNDER and lines >= UNDER[page]:
-        yield "%d lines, where it has to stay under %d" % (lines, UNDER[page])
+    for pattern, limit in UNDER.items():
+        if fnmatch.fnmatch(file, pattern) and lines >= limit:
+            yield "%d lines, where it has to stay under %d" % (lines, limit)
 
 
 def faults_of_citations(tree, text):
@@ -144,12 +148,14 @@ def check(root):
     for page, text in tree.pages.items():
         faults += [(page, f) for f in faults_of_page(tree, page, text)]
         faults += [(page, f) for f in faults_of_citations(tree, text)]
+        faults += [(page, f) for f in faults_of_length(page, text)]
     for file in tree.files:
         if not SOURCE.search(file) or file.startswith("docs/") or file == "tests/tools/check_pages.py":
             continue
         n_source += 1
         text = tree.read(file)
         faults += [(file, f) for f in faults_of_citations(tree, text)]
+        faults += [(file, f) for f in faults_of_length(file, text)]
         faults += [(file, "the page %s, which is not there" % p) for p in PAGE.findall(text) if not tree.has(p)]
     for file, fault in faults:
         print("%s: %s" % (file, fault))
@@ -169,6 +175,7 @@ SOUND = {
     "docs/api.md": "```c\nspec_a_b(1);\n```\n`spec_a_b`, `spec_c`\n",
     "spec.h": "SPEC_API spec_status\nspec_a_b(int a);\nSPEC_API int spec_c(void (*each)(int x));\n"
               "typedef int (*spec_fn)(int b);\n",
+    "examples/e.c": "int e;\n",
     "cli/a.c": "/* docs/b.md; algorithms.md 8.6 */ int spec_a_b; int\nspeci_b;\n",
 }
 
@@ -187,6 +194,7 @@ PLANTED = [
     ("README.md", "\n" * 150, "153 lines, where it has to stay under 150"),
     ("docs/performance.md", "\n" * 150, "151 lines, where it has to stay under 150"),
     ("CHANGELOG.md", "\n" * 29, "30 lines, where it has to stay under 30"),
+    ("examples/e.c", "\n" * 60, "61 lines, where it has to stay under 61"),
     ("docs/b.md", "algorithms.md, 8.7", "section 8.7 of algorithms.md, which is not there"),
     ("cli/a.c", "/* algorithms.md 9 */", "section 9 of algorithms.md, which is not there"),
     ("cli/a.c", "/* docs/gone.md */", "the page docs/gone.md, which is not there"),
