@@ -23,8 +23,9 @@ static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* A round that takes so much longer than usual was disturbed. */
 static const double DISTURBED = 2;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
- * of several sequences for which it stands that nothing else is better: one sequence runs ahead, and the device does not wait. */
-enum { BANDIT_WINDOW = 256, FEW = 3, STANDS = 4 };
+ * of several sequences for which it holds that nothing else is better: one sequence runs ahead, and the device does not wait. Each time
+ * that it still holds they are twice as many, up to the most. */
+enum { BANDIT_WINDOW = 256, FEW = 3, PLAIN_ROUNDS = 4, MOST_PLAIN_ROUNDS = 16 };
 /* Rounds of an arm at a load in which its passes are new: a device that captures passes does so when it meets one again. */
 enum { FIRST = 2 };
 
@@ -275,13 +276,16 @@ static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
 
 /* --- the choice --- */
 
+static int32_t plain_rounds(int32_t last) { return last == 0 ? PLAIN_ROUNDS : last < MOST_PLAIN_ROUNDS ? 2 * last : MOST_PLAIN_ROUNDS; }
+
 int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
 {
     if (c->mode == SPEC_ADAPT_OFF) return c->n_arm > 1;
     if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[speci_choice_load(n_seq)]);
     if (c->next_n_seq == n_seq) return c->next;
     c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
-    c->n_stands = n_seq > 1 && c->next == 0 && c->best == 0 ? STANDS : 0;
+    c->n_plain = n_seq > 1 && c->next == 0 && c->best == 0 ? plain_rounds(c->n_plain_last) : 0;
+    c->n_plain_last = c->n_plain;
     return c->next;
 }
 
@@ -347,7 +351,7 @@ void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o)
     }
     c->arm = arm;
     c->n_round++;
-    if (c->n_stands > 0 && arm == 0) c->n_stands--;
+    if (c->n_plain > 0 && arm == 0) c->n_plain--;
     else c->next_n_seq = 0;
 }
 

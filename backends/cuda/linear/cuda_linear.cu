@@ -27,7 +27,7 @@
 
 template <typename T> struct few_plain {
     typedef T type;
-    static constexpr bool deep_glu = true;
+    static constexpr bool deep_glu = true, unpacks = false;
 
     /* A lane copies 16 bytes, 8 consecutive k, of rows g and g + 8 of each strip. With glu the strips are gates and their ups. */
     template <int MT, int CHUNKS> struct reader {
@@ -396,7 +396,7 @@ static bool conv_pays(const spec_queue *q, const cuda_linear_args *a, bool scan_
 {
     const int rows = q->shape.rows, nt = rows > 8 ? 2 : 1, tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
     if (is_deep(a) && rows > 4 && !scan_next) return false;
-    return tiles < 2 * n_sm || tiles > few_blocks(nt, nt == 1 && is_deep(a) ? 3 : 2) * n_sm;
+    return tiles < 2 * n_sm || tiles > few_blocks<few_plain<__nv_bfloat16>>(nt, nt == 1 && is_deep(a) ? 3 : 2) * n_sm;
 }
 
 /* The kernel for few rows has up to 16 in one tile, so whoever stores a channel's inputs has all of them. */

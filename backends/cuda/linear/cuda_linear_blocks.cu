@@ -14,7 +14,7 @@
 
 template <spec_dtype D, typename V> struct few_blocks_of {
     typedef V type;
-    static constexpr bool deep_glu = false;
+    static constexpr bool deep_glu = false, unpacks = true;
 
     /* A block of the ring is the strips' bytes as they lie, whole pieces of each, and of blocks of 256 the head behind them. Lanes copy
      * 16 bytes in turn, so what a lane multiplies has been copied by others. */

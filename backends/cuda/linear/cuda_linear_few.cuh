@@ -3,6 +3,7 @@
  * W names what weights are made of: elements of a 16-bit type (cuda_linear.cu), or blocks of Q8_0 (cuda_linear_q8.cu). It has
  *   type               of x
  *   deep_glu           products with glu may have three copies in flight
+ *   unpacks            a lane unpacks weights, which takes registers, and longer than reading them
  *   reader<MT, CHUNKS> of MT strips of 16 outputs: how a lane asks for its part of a block of the ring, CHUNKS times 32 k of
  *                      each strip, and multiplies it. SIZE: uint4 of a block
  * What is asked for and how it is summed is the reader's; which blocks when, x, and what becomes of the sums, is here. */
@@ -31,26 +32,26 @@ enum few_x {
     X_ROWS, /* rows of whole blocks, at multiples of 16 bytes, as in most models */
     X_TILES /* such rows as tiles (cuda_linear.cuh); y goes to tiles as well where the product behind takes them */
 };
-template <int MT, int NT> struct few_block {
+template <typename W, int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2 };
     /* Blocks go on to their next tile, and read on while they add up. With glu each has one tile, whose sums take the
-     * place of the rings: what is left is L1, which x of 32 rows needs. */
-    enum { STAYS = MT == 1 };
+     * place of the rings: what is left is L1, which x of 32 rows needs. What unpacks 8 rows has nothing to gain from L1. */
+    enum { STAYS = MT == 1 || (NT == 1 && W::unpacks) };
 };
 
-/* Blocks that a multiprocessor has room for. */
-static constexpr int few_blocks(int nt, int depth) { return nt == 1 && depth == 2 ? 3 : 2; }
+/* Blocks that a multiprocessor has room for. A third leaves too few registers to unpack with. */
+template <typename W> static constexpr int few_blocks(int nt, int depth) { return nt == 1 && depth == 2 && !W::unpacks ? 3 : 2; }
 
 template <typename W, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
-static __global__ void __launch_bounds__(MMA_THREADS, few_blocks(NT, DEPTH))
+static __global__ void __launch_bounds__(MMA_THREADS, few_blocks<W>(NT, DEPTH))
 linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const typename W::type *x, int ld_x, int n_in, int aligned,
                   linear_out o, linear_extra<MORE> extra)
 {
     typedef typename W::type T;
-    typedef typename W::template reader<MT, few_block<MT, NT>::CHUNKS> reader;
-    constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = reader::SIZE;
+    typedef typename W::template reader<MT, few_block<W, MT, NT>::CHUNKS> reader;
+    constexpr int CHUNKS = few_block<W, MT, NT>::CHUNKS, BLOCK = reader::SIZE;
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
-    constexpr bool STAYS = few_block<MT, NT>::STAYS, EARLY = MT == 1 && 16 * N <= MMA_THREADS;
+    constexpr bool STAYS = few_block<W, MT, NT>::STAYS, EARLY = MT == 1 && 16 * N <= MMA_THREADS;
     constexpr bool NORMS = MORE != LINEAR_PLAIN, NEXT = MORE == LINEAR_NORMS && MT == 1; /* of x; behind y */
     extern __shared__ __align__(16) char dynamic[];
     __shared__ float factor[N];
@@ -217,13 +218,13 @@ static spec_status launch_few_with(spec_queue *q, const cuda_linear_args *a, con
 {
     typedef typename W::type T;
     auto *kernel = linear_few_kernel<W, MT, NT, DEPTH, X, MORE>;
-    constexpr bool STAYS = few_block<MT, NT>::STAYS;
-    constexpr int BLOCK = W::template reader<MT, few_block<MT, NT>::CHUNKS>::SIZE;
+    constexpr bool STAYS = few_block<W, MT, NT>::STAYS;
+    constexpr int BLOCK = W::template reader<MT, few_block<W, MT, NT>::CHUNKS>::SIZE;
     constexpr int RINGS = MMA_WARPS * DEPTH * BLOCK * 16, SUMS = MMA_WARPS * NT * 8 * (MT * 16 + 4) * 4;
     const size_t bytes = STAYS ? RINGS + SUMS : RINGS > SUMS ? RINGS : SUMS;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     const int tiles = cuda_div_up(o.n_out / MT, 16), turns = cuda_div_up(rows, NT * 8);
-    const int room = STAYS ? max(1, few_blocks(NT, DEPTH) * q->dev->n_sm / turns) : tiles;
+    const int room = STAYS ? max(1, few_blocks<W>(NT, DEPTH) * q->dev->n_sm / turns) : tiles;
     const dim3 grid((unsigned)turns, (unsigned)(tiles < room ? tiles : room)); /* blocks with the same weights side by side */
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, a->w->data, a->w->ld,
                        (const T *)(X == X_TILES ? pass->in.at : a->x.data), a->x.ld, a->n_in, (int)aligned, o, extra);

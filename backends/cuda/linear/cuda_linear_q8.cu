@@ -13,7 +13,7 @@
 
 template <typename T> struct few_q8 {
     typedef T type;
-    static constexpr bool deep_glu = false;
+    static constexpr bool deep_glu = false, unpacks = false;
 
     /* A lane copies its values of each piece, of rows g and g + 8 and both blocks, and, as do the other lanes of these rows, the
      * four scales. In the ring a piece has two times [lanes] 16 bytes, then [lanes] 8. */
