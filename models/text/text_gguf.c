@@ -278,11 +278,13 @@ static spec_status bpe_root(const token_list *l, json_t *root, const pre_row *pr
     SPEC_TRY(flag_of(l->g, "tokenizer.ggml.add_space_prefix", &prefix_space));
     if (!merges) return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.merges is missing", l->g->file);
     json_t *model = json_pack("{s:s, s:b, s:{}}", "type", "BPE", "ignore_merges", pre->whole_first, "vocab"), *added = json_array();
-    if (json_object_set_new(root, "model", model) != 0 || json_object_set_new(root, "added_tokens", added) != 0) return no_memory(l);
+    bool good = json_object_set_new(root, "model", model) == 0;
+    good = json_object_set_new(root, "added_tokens", added) == 0 && good; /* it is taken over in either case */
+    if (!good) return no_memory(l);
     SPEC_TRY(put_tokens(l, &(bpe_tokens){ json_object_get(model, "vocab"), added, pre->whole_first }));
     json_t *list = speci_gguf_json(merges);
     if (!list) return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.merges is not UTF-8, or there is no memory for it", l->g->file);
-    bool good = json_object_set_new(model, "merges", list) == 0;
+    good = json_object_set_new(model, "merges", list) == 0;
     if (pre->nfc) good = json_object_set_new(root, "normalizer", json_pack("{s:s}", "type", "NFC")) == 0 && good;
     good = json_object_set_new(root, "pre_tokenizer", pre_tokenizer(pre, prefix_space)) == 0 && good;
     good = json_object_set_new(root, "decoder", json_pack("{s:s}", "type", "ByteLevel")) == 0 && good;
