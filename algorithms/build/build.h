@@ -101,17 +101,17 @@ extern const speci_builder_kind speci_build_none, speci_build_chain, speci_build
     speci_build_product_repeat, speci_build_beam, speci_build_dyspec, speci_build_dyspec_threshold, speci_build_sequoia,
     speci_build_eagle2;
 
+typedef struct speci_sequoia_args {
+    const float *a; /* [n_a] */
+    int32_t n_a, m, l;
+    const spec_cost_profile *costs; /* or NULL */
+} speci_sequoia_args;
 /* Sequoia's dynamic program on plain arrays: the shape of m nodes (at most SPECI_MAX_NODE) in l levels, both with the
  * root, with the most expected emitted tokens, which it returns, when a node's child b < n_a (n_a <= 32) is accepted
  * with probability a[b]. With costs: of all sizes from 2 to m and depths to l, the one with the most expected tokens
  * per unit of time, a step of m' nodes and l' levels taking target(m') + (l' - 1) draft(its mean width). parent [m]
  * receives it, breadth first; *n is less than m where m nodes do not fit, or do not pay. work: of speci_sequoia_bytes,
  * aligned as a double. */
-typedef struct speci_sequoia_args {
-    const float *a; /* [n_a] */
-    int32_t n_a, m, l;
-    const spec_cost_profile *costs; /* or NULL */
-} speci_sequoia_args;
 size_t speci_sequoia_bytes(int32_t m, int32_t l, int32_t n_a);
 double speci_sequoia(const speci_sequoia_args *args, void *work, int32_t *parent, int32_t *n);
 

@@ -1,6 +1,7 @@
 /* cuda_linear_few.cuh - products of few rows in decode passes: weights streaming past (cuda_linear.cu tells what is computed).
  *
- * W names what weights are made of: elements of a 16-bit type (cuda_linear.cu), or blocks of Q8_0 (cuda_linear_q8.cu). It has
+ * W names what weights are made of: elements of a 16-bit type (cuda_linear.cu), blocks of Q8_0 (cuda_linear_q8.cu), or others
+ * (cuda_linear_blocks.cu). It has
  *   type               of x
  *   deep_glu           products with glu may have three copies in flight
  *   unpacks            a lane unpacks weights, which takes registers, and longer than reading them
