@@ -1,9 +1,14 @@
 /* cpu_unpack_avx512.h - products of blocks (cpu_blocks_fn in cpu.h) with AVX-512: the numbers q - o of sixteen lanes at a time, as float32
- * or as pairs of bf16. A number is the place of its value in a table that registers hold. Memory is asked for CPU_NEAR_BYTES ahead in each
- * panel. Included behind cpu_linear_avx512.h by cpu_linear_avx512.c, cpu_linear_avx512bf16.c and cpu_linear_amx.c. */
+ * or as pairs of bf16. A number is the place of its value in a table that registers hold. Included behind cpu_linear_avx512.h by
+ * cpu_linear_avx512.c, cpu_linear_avx512bf16.c and cpu_linear_amx.c. */
 #include <immintrin.h>
 
 #define UNPACK static inline __attribute__((always_inline))
+
+/* Lines are asked for so far ahead in each panel, into the second cache: the first one waits for too few lines at a time to keep memory
+ * busy, and what it then lacks is near. */
+enum { AHEAD_BYTES = 12288 };
+UNPACK void ask_ahead(const void *at) { _mm_prefetch((const char *)at + AHEAD_BYTES, _MM_HINT_T1); }
 
 /* --- groups and their scales --- */
 
@@ -25,7 +30,8 @@ UNPACK const uint32_t *words_of_group(group_place at, const spec_block_form *for
 UNPACK group_place next_group(group_place at, const spec_block_form *form)
 {
     const int n_group = form->n_value / SPEC_SMALL_BLOCK;
-    _mm_prefetch((const char *)at.block + (size_t)(at.g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
+    ask_ahead(at.block + at.g * 128); /* with each group two lines of scales, of which eight groups have ten at most */
+    ask_ahead(at.block + at.g * 128 + 64);
     if (at.g + 1 < n_group) return (group_place){ at.block, at.g + 1 };
     return (group_place){ at.block + cpu_block_scales(form) + (size_t)n_group * cpu_block_group(form), 0 };
 }
@@ -101,10 +107,10 @@ UNPACK lane_words load_words(const uint32_t *lanes, int word, int n_high)
 {
     lane_words words;
     words.low = words.high = _mm512_loadu_si512((const void *)(lanes + word * CPU_PANEL));
-    _mm_prefetch((const char *)(lanes + word * CPU_PANEL) + CPU_NEAR_BYTES, _MM_HINT_T0);
+    ask_ahead(lanes + word * CPU_PANEL);
     if (n_high == 0) return words;
     const uint32_t *const at = lanes + (4 + word * n_high / 4) * CPU_PANEL;
-    _mm_prefetch((const char *)at + CPU_NEAR_BYTES, _MM_HINT_T0);
+    ask_ahead(at);
     words.high = _mm512_srl_epi32(_mm512_loadu_si512((const void *)at), _mm_cvtsi32_si128(cpu_high_shift(8 * word, n_high)));
     return words;
 }
