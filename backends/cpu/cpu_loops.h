@@ -214,9 +214,14 @@ typedef uint32_t bits_unit __attribute__((vector_size(4 * UNIT)));
 TILE unit load_values(const void *from, size_t i, bool bf16)
 {
     if (!bf16) return load_unit((const float *)from + i);
+    const uint16_t *const at = (const uint16_t *)from + i;
+#if defined(__AVX512F__) /* where the compiler would widen half a vector at a time */
+    return (unit)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)at)), 16);
+#else
     half_unit h;
-    memcpy(&h, (const uint16_t *)from + i, sizeof h);
+    memcpy(&h, at, sizeof h);
     return (unit)(__builtin_convertvector(h, bits_unit) << 16);
+#endif
 }
 
 TILE float value_of(const void *from, size_t i, bool bf16)
@@ -227,7 +232,14 @@ TILE float value_of(const void *from, size_t i, bool bf16)
 /* The sums of four, each as add_lanes makes it. */
 static inline void add_lanes4(float *s, const float (*acc)[LANES])
 {
-#if defined(__x86_64__)
+#if defined(__AVX512F__)
+    const __m512 a = _mm512_loadu_ps(acc[0]), b = _mm512_loadu_ps(acc[1]), c = _mm512_loadu_ps(acc[2]), d = _mm512_loadu_ps(acc[3]);
+    const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee)); /* eight lanes of each */
+    const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e)), one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+    _mm_storeu_ps(s, _mm512_castps512_ps128(_mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), one)));
+#elif defined(__x86_64__)
     __m128 v[4];
     for (int k = 0; k < 4; k++)
         v[k] = _mm_add_ps(_mm_add_ps(_mm_loadu_ps(acc[k]), _mm_loadu_ps(acc[k] + 8)),
@@ -307,13 +319,27 @@ static float cap_scores(float *s, int32_t n, float cap, float m)
     return m;
 }
 
+/* The n values of each of n_row rows come into the cache meanwhile. */
+TILE void ask_rows(const void *const *rows, int32_t n_row, size_t n, bool bf16)
+{
+    enum { LINE = 64 };
+    for (int32_t j = 0; j < n_row; j++)
+        for (size_t i = 0; i < n * (bf16 ? sizeof(uint16_t) : sizeof(float)); i += LINE) __builtin_prefetch((const char *)rows[j] + i);
+}
+
+enum { KEYS_AHEAD = 16 };
+
 /* m' = max(m, s);  o' = o e^(m - m') + sum_j e^(s_j - m') v_j;  l' likewise   (algorithms.md 6) */
 TILE void attend_values(cpu_attend *st, const float *q, const void *const *k, const void *const *v, int32_t n, size_t d, float scale, float cap,
                         bool bf16)
 {
     float s[SPEC_PAGE], m = st->m;
     int32_t j = 0;
-    for (; j + 4 <= n; j += 4) dots(s + j, q, k + j, 4, d, bf16);
+    if (bf16) ask_rows(k, n < KEYS_AHEAD ? n : KEYS_AHEAD, d, bf16); /* one row reads the cache itself; others read copies that are near */
+    for (; j + 4 <= n; j += 4) {
+        if (bf16) ask_rows(k + j + KEYS_AHEAD, j + KEYS_AHEAD + 4 <= n ? 4 : 0, d, bf16), ask_rows(v + j, 4, d, bf16);
+        dots(s + j, q, k + j, 4, d, bf16);
+    }
     for (; j < n; j++) dots(s + j, q, k + j, 1, d, bf16);
     for (j = 0; j < n; j++) s[j] *= scale;
     const float most = max_of(s, (size_t)n);
