@@ -160,6 +160,10 @@ class Foreign:
         return self.model.get_output_embeddings().weight
 
     @property
+    def n_layers(self):
+        return self.model.config.num_hidden_layers
+
+    @property
     def embed(self):
         return self.model.get_input_embeddings()
 

@@ -29,6 +29,11 @@ def default_taps(layers):
     return [min(2, layers - 1), layers // 2, max(layers - 3, 0)]
 
 
+def taps_of(head, layers):
+    """The layers that an EAGLE-3 head reads of a target with so many: its own, or EAGLE's choice where its file names none that can be believed."""
+    return head.c["taps"] or default_taps(layers)
+
+
 def renamed(state, block):
     """Tensors by the layout's names: what is `block.` here has another prefix there."""
     return {(block + key[len("block."):] if key.startswith("block.") else key): value for key, value in state.items()}

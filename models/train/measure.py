@@ -89,8 +89,7 @@ class Measured:
         target, head = self.target, self.head
         final, hidden = target(ids), None
         if isinstance(head, heads.Eagle3):
-            taps = head.c["taps"] or head_files.default_taps(len(target.layers))
-            hidden = torch.cat(target(ids, tuple(taps))[1], -1)
+            hidden = torch.cat(target(ids, tuple(head_files.taps_of(head, target.n_layers)))[1], -1)
         outs = head.unroll(target.embed(ids[:, 1:]).float(), (final if hidden is None else hidden)[:, :-1], acceptance.DEPTH)
         return [head.rows(out, ids[:, 1:]) for out in outs], head.weight(target.head_weight)
 

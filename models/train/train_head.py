@@ -27,7 +27,8 @@ def arguments(argv=None):
     head = p.add_argument_group("the head")
     head.add_argument("--depth", type=int, default=6, help="rows of a chain in training")
     head.add_argument("--inner", type=int, help="width of its MLP; the target's without")
-    head.add_argument("--taps", type=int, nargs=3, help="eagle3: the layers whose inputs it sees; 2, n/2, n-3 without")
+    head.add_argument("--taps", type=int, nargs=3, help="eagle3: the layers whose inputs it sees, n of n: the rows behind the final norm; "
+                      "2, n/2, n-3 without")
     head.add_argument("--draft-vocab", type=int, help="eagle3: so many of the most frequent tokens; all without")
     head.add_argument("--rank", type=int, default=64, help="lyanna: of the token info")
     head.add_argument("--hot", help="lyanna: so many hot tokens, or a file of hot_tokens.py; all without")
@@ -52,7 +53,7 @@ def make_head(a, config, embedding, streams):
         ids = hot_tokens.hot_ids(streams, vocab, a.draft_vocab)[0] if a.draft_vocab else torch.arange(vocab)
         taps = a.taps or head_files.default_taps(config["num_hidden_layers"])
         if not all(0 <= t <= config["num_hidden_layers"] for t in taps):
-            raise Refusal("--taps %s: the target has layers 0 to %d" % (" ".join(map(str, taps)), config["num_hidden_layers"] - 1))
+            raise Refusal("--taps %s: need numbers from 0 to %d, the target's layers" % (" ".join(map(str, taps)), config["num_hidden_layers"]))
         head = heads.Eagle3(head_files.head_config(config, n_taps=len(taps), taps=list(taps), draft_vocab_size=len(ids), **more))
         head.draft_ids = ids
         return head
