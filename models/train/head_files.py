@@ -88,19 +88,24 @@ def files_of(head, dialect="eagle"):
     return lyanna_files(head) if isinstance(head, heads.Lyanna) else eagle2_files(head)
 
 
-def save(head, directory, dtype=torch.bfloat16, dialect="eagle"):
-    """Weights come last: a directory with weights is whole."""
+def save(head, directory, dtype=torch.bfloat16, dialect="eagle", vectors=None):
+    """Weights come last: a directory with weights is whole. vectors: the type of norms and biases, where it is another."""
     config, tensors = files_of(head, dialect)
     os.makedirs(directory, exist_ok=True)
     write_json(os.path.join(directory, "config.json"), config | {"dtype": str(dtype).split(".")[-1]})
-    checkpoint.save_tensors(os.path.join(directory, "model.safetensors"),
-                            {k: v.detach().to("cpu", dtype if v.is_floating_point() else v.dtype) for k, v in tensors.items()})
+    stored = {k: (vectors or dtype if v.dim() == 1 else dtype) if v.is_floating_point() else v.dtype for k, v in tensors.items()}
+    checkpoint.save_tensors(os.path.join(directory, "model.safetensors"), {k: v.detach().to("cpu", stored[k]) for k, v in tensors.items()})
+
+
+def flat_config(directory):
+    """config.json of a head, with the sizes where the flat layouts have them."""
+    config = checkpoint.read_config(directory)
+    return config | config.get("transformer_layer_config", {}) | {k: config[k] for k in ("draft_vocab_size", "target_hidden_size") if k in config}
 
 
 def load(directory, embedding):
     """The head of a directory, float32; embedding [V,H]: its target's."""
-    config, tensors = checkpoint.read_config(directory), checkpoint.read_tensors(directory)
-    c = config | config.get("transformer_layer_config", {}) | {k: config[k] for k in ("draft_vocab_size", "target_hidden_size") if k in config}
+    config, c, tensors = checkpoint.read_config(directory), flat_config(directory), checkpoint.read_tensors(directory)
     width = embedding.shape[1]
     if c["hidden_size"] != width:
         raise Refusal("%s is a head for a target of width %d, not %d" % (directory, c["hidden_size"], width))
