@@ -274,6 +274,10 @@ class Generating(Case):
         self.assertEqual(load_file(parts[0])["tokens"].tolist(), before[0].tolist())
         self.assertEqual(os.stat(parts[1]).st_mtime_ns, stamp)
         self.refused("other options", generate.main, argv[:-2] + ["--seed", "9", "--device", "cpu"])
+        os.remove(os.path.join(target, "model.safetensors"))  # with all parts there, nothing of it is read
+        with quiet() as said:
+            self.assertEqual(generate.main(argv), 0)
+        self.assertIn("has all its parts", said.getvalue())
 
     def test_templates_stand_round_beginnings_of_documents(self):
         target, text, out = self.model(), self.path("a.txt", story()), self.path("made")
