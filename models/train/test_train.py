@@ -436,6 +436,7 @@ class Distilling(Case):
         self.refused("has no text in it", distil.main, self.argv(self.path("o"), "--text", self.path("e.txt", "\n")))
         self.refused("there is no", distil.main, self.argv(self.path("o"), "--text", self.path("absent.txt")))
         self.refused("no whole number of heads", distil.main, self.argv(self.path("o"), "--head-dim", "24"))
+        self.refused("which is held back, has 6 tokens, and prompts take 24", distil.main, self.argv(self.path("o"), "--text", self.path("f.txt", story(8))))
         self.refused("lower --batch", distil.main, self.argv(self.path("o"), "--batch", "100000000"))
         self.refused("is not a directory with a model", distil.main, [self.path("no")] + argv[1:])
         weights = os.path.join(self.path("target"), "model.safetensors")
