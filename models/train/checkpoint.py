@@ -181,7 +181,7 @@ class Foreign:
 def load(directory, device="cpu"):
     """(net, config). The net's weights are float32 and are not trained unless the caller says so."""
     config = read_config(directory)
-    build = BUILD.get(config["model_type"])
+    build = BUILD.get(config["model_type"]) if config.get("hidden_act", "silu") in ("silu", "swish") else None  # nets.py has no other
     try:
         net = build(config) if build else None
     except (KeyError, TypeError) as error:

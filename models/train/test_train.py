@@ -138,6 +138,14 @@ class Nets(Case):
                 theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
                 self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
 
+    def test_another_activation_is_left_to_transformers(self):
+        for family in ("llama", "mamba2"):
+            directory, ids = self.model(family, family, hidden_act="gelu"), torch.arange(20)[None]
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+            with self.subTest(family), torch.no_grad():
+                net, _ = checkpoint.load(directory)
+                self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
+
     def test_steps_equal_the_whole_sequence(self):
         ids = torch.randint(0, VOCAB, (3, 40), generator=torch.Generator().manual_seed(2))
         for family in CONFIGS:
