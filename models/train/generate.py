@@ -25,8 +25,8 @@ def arguments(argv=None):
     p.add_argument("--sequences", type=int, default=16384)
     p.add_argument("--length", type=int, default=512, help="of a sequence, its beginning counted in")
     p.add_argument("--beginning", type=int, nargs=2, default=[16, 192], metavar=("LOW", "HIGH"), help="tokens of text that it begins with")
-    p.add_argument("--templates", metavar="FILE", help="for a chat model: a JSON list of texts round a beginning, which stands for {}; each row "
-                   "draws one. A beginning is then a document's, and ends where a sentence does if it can")
+    p.add_argument("--templates", metavar="FILE", help="for a chat model: a JSON list of texts round a beginning, which stands for {}; "
+                   "each row draws one. A beginning is then a document's, and ends where a sentence does if it can")
     p.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.0], help="shared out evenly")
     p.add_argument("--batch", type=int, default=2048)
     p.add_argument("--seed", type=int, default=1)

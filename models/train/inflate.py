@@ -46,14 +46,16 @@ def arguments(argv=None):
     p.add_argument("--vocab", type=int, help="rows of the vocabulary")
     p.add_argument("--target", help="an EAGLE-3 head needs it: the directory of the target that it was trained for")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where values are drawn; other devices draw others")
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+                   help="where values are drawn; other devices draw others")
     p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     return p.parse_args(argv)
 
 
 def wider(value, by, name):
     if value * by % 1:
-        raise Refusal("the width would give %.2f %s; choose one that gives a whole number%s" % (value * by, name, ", or --inner" if "MLP" in name else ""))
+        raise Refusal("the width would give %.2f %s; choose one that gives a whole number%s"
+                      % (value * by, name, ", or --inner" if "MLP" in name else ""))
     return int(value * by)
 
 
@@ -69,7 +71,8 @@ def large_config(config, width, layers, inner, vocab):
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     kv = config.get("num_key_value_heads") or config["num_attention_heads"]
     big |= {"head_dim": head_dim, "num_attention_heads": wider(config["num_attention_heads"], by, "attention heads"),
-            "num_key_value_heads": wider(kv, by, "key-value heads"), "intermediate_size": inner or wider(config["intermediate_size"], by, "MLP units")}
+            "num_key_value_heads": wider(kv, by, "key-value heads"),
+            "intermediate_size": inner or wider(config["intermediate_size"], by, "MLP units")}
     if family == "bamba":
         big["mamba_n_heads"] = wider(config["mamba_n_heads"], by, "Mamba heads")
         n, attention = config["num_hidden_layers"], config["attn_layer_indices"]
@@ -117,9 +120,9 @@ class HeadInflater:
         if self.width < self.old or (inner or units) < units:
             raise Refusal("--width is %d and --inner %s, the head has %d and %d already" % (self.width, inner, self.old, units))
         self.by, self.draw = self.width / self.old, torch.Generator().manual_seed(seed)
-        large = large_config(self.net.c | {"model_type": "llama"}, self.width, 1, inner, c["vocab_size"]) | {"target_hidden_size": self.width}
+        large = large_config(self.net.c | {"model_type": "llama"}, self.width, 1, inner, c["vocab_size"])
         with torch.device("meta"):
-            self.big = self.same_kind(large)
+            self.big = self.same_kind(large | {"target_hidden_size": self.width})
 
     def same_kind(self, c):
         if isinstance(self.net, heads.Lyanna):
@@ -127,8 +130,8 @@ class HeadInflater:
         return type(self.net)(c)
 
     def read_layers(self, target, layers=None):
-        """Of an EAGLE-3 head: which layers it reads of the target inflated to so many. New layers stand behind the old ones, so the same, but for the
-        rows behind the final norm, whose number is that of the layers. target: the directory that the head is for."""
+        """Of an EAGLE-3 head: which layers it reads of the target inflated to so many. New layers stand behind the old ones, so the same,
+        but for the rows behind the final norm, whose number is that of the layers. target: the directory that the head is for."""
         c = checkpoint.read_config(target)
         if c["hidden_size"] != self.old:
             raise Refusal("%s is %d wide, the head is for a target of width %d" % (target, c["hidden_size"], self.old))
@@ -175,8 +178,9 @@ class Inflater:
             raise Refusal("%s is a %s; this inflates llama, bamba and mamba2" % (directory, self.config["model_type"]))
         c = self.config
         width, layers, vocab = width or c["hidden_size"], layers or c["num_hidden_layers"], vocab or c["vocab_size"]
-        for what, new, old in (("--width", width, c["hidden_size"]), ("--layers", layers, c["num_hidden_layers"]), ("--vocab", vocab, c["vocab_size"]),
-                               ("--inner", inner or c.get("intermediate_size", 0), c.get("intermediate_size", 0))):
+        units = c.get("intermediate_size", 0)
+        for what, new, old in (("--width", width, c["hidden_size"]), ("--layers", layers, c["num_hidden_layers"]),
+                               ("--vocab", vocab, c["vocab_size"]), ("--inner", inner or units, units)):
             if new < old:
                 raise Refusal("%s is %d, the model has %d already" % (what, new, old))
         if vocab > c["vocab_size"] and width == c["hidden_size"]:
