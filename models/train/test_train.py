@@ -32,6 +32,7 @@ import checkpoint  # noqa: E402
 import corpus  # noqa: E402
 import distil  # noqa: E402
 import files  # noqa: E402
+import from_gguf  # noqa: E402
 import generate  # noqa: E402
 import head_files  # noqa: E402
 import heads  # noqa: E402
@@ -243,6 +244,34 @@ for vocab, at in ((50, 0.0), (5000, 0.0), (2048, 90.0)):
     def test_acceptance_by_depth(self):
         agreed = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1]], dtype=torch.bool)
         self.close(acceptance.by_depth(agreed, 3), torch.tensor([5, 3, 1]) / 6, 1e-6)
+
+
+class FromGguf(Case):
+    def test_weights_and_tokens_are_those_of_the_file(self):
+        """Of files that the library writes: each value is right but for such a share of the greatest in its block of 32."""
+        program = os.environ.get("SPEC_TEST_PROGRAM")
+        if not program:
+            self.skipTest("SPEC_TEST_PROGRAM is not set")
+        before, config = checkpoint.load(self.model(intermediate_size=64))
+        text = "Once upon a time, 1234!"
+        for kind, share in (("f32", 1 / 200), ("f16", 1 / 200), ("q8_0", 1 / 100), ("q4_0", 1 / 6), ("q4_1", 1 / 6)):
+            with self.subTest(kind):
+                file, out = self.path(kind + ".gguf"), self.path(kind)
+                subprocess.run([program, "convert", self.path("target"), "-o", file, "--type", kind], check=True, capture_output=True)
+                from_gguf.convert(file, out)
+                after, again = checkpoint.load(out)
+                for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+                            "rms_norm_eps", "vocab_size", "tie_word_embeddings", "rope_parameters", "max_position_embeddings", "eos_token_id"):
+                    self.assertEqual(again[key], config[key], key)
+                for (name, a), b in zip(before.state_dict().items(), after.state_dict().values(), strict=True):
+                    a, b = a.view(-1, 32), b.view(-1, 32)
+                    self.assertLessEqual(float(((a - b).abs().amax(-1) - share * a.abs().amax(-1)).max()), 0, name)
+                self.assertEqual(*(corpus.load_tokenizer(d).encode(text).ids for d in (out, self.path("target"))))
+                self.loads(out)
+        with open(file, "r+b") as f:
+            f.truncate(os.path.getsize(file) - 64)
+        self.refused("ends inside tensor", from_gguf.convert, file, self.path("o"))
+        self.refused("is not a GGUF file", from_gguf.convert, os.path.join(self.path("target"), "model.safetensors"), self.path("o"))
 
 
 class Generating(Case):
