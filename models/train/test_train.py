@@ -604,6 +604,9 @@ class Heads(Case):
         return [self.path("target"), "--kind", kind, "--out", out, "--text", self.path("text.txt"), "--batch", "2", "--length", "24", "--depth", "3",
                 "--steps", "12", "--held-rows", "2", "--evaluate-every", "6", "--device", "cpu", *more]
 
+    def test_a_rank_that_the_library_refuses_is_not_trained(self):
+        self.refused("--rank is 33, need 1 to 32", train_head.main, self.argv("lyanna", self.path("o"), "--rank", "33"))
+
     def test_each_kind_learns_and_goes_on(self):
         for kind, more in (("eagle2", []), ("eagle3", ["--draft-vocab", "40"]), ("lyanna", ["--hot", "50", "--rank", "8"])):
             with self.subTest(kind):
@@ -663,6 +666,31 @@ class Heads(Case):
                 self.close(t.reached_on(ids, n), reached / chains, 1e-6)
                 self.close(measure.Measured(t.target, out, "cpu").reached(ids, n), reached / chains, 1e-6)
                 torch.set_grad_enabled(True)
+
+
+class Recipes(Case):
+    def test_smollm2_trains_each_thing_behind_one_text(self):
+        """The recipe with options of a small model behind its own; a run that is put away at once has left what the library loads."""
+        target, text = self.model(name="store/target"), self.path("corpus/a.txt")
+        os.mkdir(self.path("corpus"))
+        self.path("corpus/a.txt", story(160))
+        recipe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recipes", "smollm2.sh")
+        env = os.environ | {"PYTHON": sys.executable, "SEQUENCES": "2", "SAMPLE_BATCH": "2", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+        def run(seconds, what, *options):
+            return subprocess.run(["bash", recipe, "train", self.path("store"), os.path.dirname(text), str(seconds), what, *options], env=env,
+                                  capture_output=True, text=True)
+        said = run(0, "text")
+        self.assertEqual((said.returncode, os.listdir(self.path("store/generated")).count("part-00000.safetensors")), (0, 1), said.stderr)
+        small = ["--batch", "2", "--length", "24", "--held-rows", "2", "--seconds", "0"]
+        for what, more in (("drafter", ["--layers", "1", "--width", "32", "--state", "16"]), ("eagle2", []), ("eagle3", ["--draft-vocab", "40"]),
+                           ("lyanna", ["--hot", "40", "--rank", "8"])):
+            with self.subTest(what):
+                said = run(60, what, *small, *more)
+                self.assertEqual(said.returncode, 3, said.stderr)
+                self.assertIn("has all its parts", said.stdout)
+                self.assertEqual(self.loads(target, "-md", self.path("store/" + what)), self.loads(target))
+        self.assertIn("is neither text, drafter", run(60, "eagle4").stderr)
 
 
 class Goldens(Case):

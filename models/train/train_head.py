@@ -58,6 +58,8 @@ def make_head(a, config, embedding, streams):
         head = heads.Eagle3(head_files.head_config(config, n_taps=len(taps), taps=list(taps), draft_vocab_size=len(ids), **more))
         head.draft_ids = ids
         return head
+    if a.kind == "lyanna" and not 1 <= a.rank <= config["hidden_size"]:
+        raise Refusal("--rank is %d, need 1 to %d, the target's width" % (a.rank, config["hidden_size"]))
     if a.kind == "eagle2":
         return heads.Eagle2(head_files.head_config(config, **more))
     if a.without == "token-info":
