@@ -643,7 +643,7 @@ class Heads(Case):
             with self.subTest(kind):
                 out = self.path(kind)
                 with quiet():
-                    t = train_head.HeadTrainer(train_head.arguments(self.argv(kind, out, "--steps", "30", "--lr", "0.1")))
+                    t = train_head.HeadTrainer(train_head.arguments(self.argv(kind, out, "--steps", "30", "--lr", "0.1", "--rank", "8")))
                     t.main(time.time())
                 torch.set_grad_enabled(False)
                 self.addCleanup(torch.set_grad_enabled, True)
