@@ -2,6 +2,7 @@
 import torch
 
 from corpus import windows
+from files import Refusal
 from sample import autocast, sample
 
 DEPTH = 6
@@ -13,6 +14,9 @@ def continuations(net, held, rows=256, prompt=96, length=64, seed=1):
     device = net.head_weight.device
     draw = torch.Generator().manual_seed(seed)
     usable = [h for h in held if len(h) > prompt] or [torch.cat(held)]
+    if len(usable[0]) < prompt:
+        raise Refusal("the last hundredth of the text, which is held back, has %d tokens, and prompts take %d: more text is needed"
+                      % (len(usable[0]), prompt))
     prompts = []
     for i in range(rows):
         tokens = usable[i % len(usable)]

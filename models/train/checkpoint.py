@@ -18,8 +18,8 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spec
 # Names of a Decoder in a family's checkpoint: what stands before, and parts renamed.
 NAMES = {
     "llama": ("model.", {"embed": "embed_tokens", "norm1": "input_layernorm", "mixer": "self_attn", "norm2": "post_attention_layernorm"}),
-    "bamba": ("model.", {"embed": "embed_tokens", "norm1": "input_layernorm", "mixer": "mamba", "norm2": "pre_ff_layernorm", "mlp": "feed_forward",
-                         "norm": "final_layernorm"}),
+    "bamba": ("model.", {"embed": "embed_tokens", "norm1": "input_layernorm", "mixer": "mamba", "norm2": "pre_ff_layernorm",
+                         "mlp": "feed_forward", "norm": "final_layernorm"}),
     "mamba2": ("backbone.", {"embed": "embeddings", "norm1": "norm", "norm": "norm_f"}),
     "mamba": ("backbone.", {"embed": "embeddings", "norm1": "norm", "norm": "norm_f"}),
 }
@@ -93,9 +93,11 @@ def build_mamba2(config):
     if config.get("n_groups", 8) != 1:
         return None
     eps, width = config.get("layer_norm_epsilon", 1e-5), config["hidden_size"]
-    layers = [nets.Layer(width, eps, nets.Mamba2(width, config["num_heads"], config["head_dim"], config["state_size"], config["conv_kernel"], eps,
-                                                limit_of(config), config.get("use_bias", False), config.get("use_conv_bias", True)))
-              for _ in range(config["num_hidden_layers"])]
+
+    def mixer():
+        return nets.Mamba2(width, config["num_heads"], config["head_dim"], config["state_size"], config["conv_kernel"], eps,
+                           limit_of(config), config.get("use_bias", False), config.get("use_conv_bias", True))
+    layers = [nets.Layer(width, eps, mixer()) for _ in range(config["num_hidden_layers"])]
     return nets.Decoder(config["vocab_size"], width, layers, eps, None, config.get("tie_word_embeddings", False))
 
 
@@ -124,7 +126,8 @@ def read_config(directory):
 
 
 def read_tensors(directory):
-    """All tensors of the directory, as they are stored: of the files that an index names, else of model.safetensors, else of what there is."""
+    """All tensors of the directory, as they are stored: of the files that an index names, else of model.safetensors, else of what there
+    is."""
     index, one, tensors = os.path.join(directory, "model.safetensors.index.json"), os.path.join(directory, "model.safetensors"), {}
     if os.path.exists(index):
         names = [os.path.join(directory, f) for f in sorted(set(read_json(index)["weight_map"].values()))]
@@ -160,6 +163,10 @@ class Foreign:
         return self.model.get_output_embeddings().weight
 
     @property
+    def n_layers(self):
+        return self.model.config.num_hidden_layers
+
+    @property
     def embed(self):
         return self.model.get_input_embeddings()
 
@@ -177,7 +184,7 @@ class Foreign:
 def load(directory, device="cpu"):
     """(net, config). The net's weights are float32 and are not trained unless the caller says so."""
     config = read_config(directory)
-    build = BUILD.get(config["model_type"])
+    build = BUILD.get(config["model_type"]) if config.get("hidden_act", "silu") in ("silu", "swish") else None  # nets.py has no other
     try:
         net = build(config) if build else None
     except (KeyError, TypeError) as error:
@@ -212,7 +219,8 @@ def copy_tokenizer(source, directory):
 
 def save_config(config, directory):
     write_json(os.path.join(directory, "config.json"), config)
-    write_json(os.path.join(directory, "generation_config.json"), {k: config.get(k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")})
+    ends = {k: config.get(k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    write_json(os.path.join(directory, "generation_config.json"), ends)
 
 
 def save(net, config, directory, tokenizer_from=None, dtype=torch.bfloat16):
@@ -221,8 +229,8 @@ def save(net, config, directory, tokenizer_from=None, dtype=torch.bfloat16):
     if tokenizer_from:
         copy_tokenizer(tokenizer_from, directory)
     save_config(config, directory)
-    save_tensors(os.path.join(directory, "model.safetensors"),
-                 {file_name(net, config["model_type"], name): weight.detach().to("cpu", dtype) for name, weight in net.state_dict().items()})
+    tensors = {file_name(net, config["model_type"], name): weight.detach().to("cpu", dtype) for name, weight in net.state_dict().items()}
+    save_tensors(os.path.join(directory, "model.safetensors"), tensors)
 
 
 def drafter_config(target, family, layers, width, state=None, head_dim=None, heads=None, kv_heads=None, inner=None):
@@ -235,14 +243,15 @@ def drafter_config(target, family, layers, width, state=None, head_dim=None, hea
         heads = heads or width // head_dim
         return common | {"architectures": ["LlamaForCausalLM"], "num_attention_heads": heads, "num_key_value_heads": kv_heads or heads,
                          "head_dim": head_dim, "intermediate_size": inner or width * 8 // 3 // 16 * 16, "rms_norm_eps": 1e-5,
-                         "max_position_embeddings": target.get("max_position_embeddings") or 2048, "attention_bias": False, "mlp_bias": False,
-                         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}
+                         "max_position_embeddings": target.get("max_position_embeddings") or 2048,
+                         "attention_bias": False, "mlp_bias": False, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}
     ssm = {"expand": 2, "conv_kernel": 4, "use_bias": False, "use_conv_bias": True, "layer_norm_epsilon": 1e-5, "residual_in_fp32": True}
     if family == "mamba2":
         head_dim = head_dim or 64
         if 2 * width % head_dim:
             raise Refusal("a width of %d gives %d channels, which are no whole number of heads of %d" % (width, 2 * width, head_dim))
-        return common | ssm | {"architectures": ["Mamba2ForCausalLM"], "num_heads": 2 * width // head_dim, "head_dim": head_dim, "state_size": state or 64,
-                               "n_groups": 1, "chunk_size": 64, "rms_norm": True, "time_step_limit": [0.0, {"__float__": "Infinity"}]}
+        return common | ssm | {"architectures": ["Mamba2ForCausalLM"], "num_heads": 2 * width // head_dim, "head_dim": head_dim,
+                               "state_size": state or 64, "n_groups": 1, "chunk_size": 64, "rms_norm": True,
+                               "time_step_limit": [0.0, {"__float__": "Infinity"}]}
     return common | ssm | {"architectures": ["MambaForCausalLM"], "intermediate_size": 2 * width, "state_size": state or 16,
                            "time_step_rank": math.ceil(width / 16)}

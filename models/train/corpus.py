@@ -41,7 +41,8 @@ def read_text(path):
             raw = f.read()
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Refusal("%s is not UTF-8 text: byte %d is 0x%02x. Pack text as .txt or .txt.xz" % (path, error.start, error.object[error.start]))
+        raise Refusal("%s is not UTF-8 text: byte %d is 0x%02x. Pack text as .txt or .txt.xz"
+                      % (path, error.start, error.object[error.start]))
     except (lzma.LZMAError, EOFError, OSError) as error:
         raise Refusal("%s cannot be unpacked: %s" % (path, error))
     control = CONTROL.search(text)
@@ -75,7 +76,8 @@ def first_token(config, tokenizer):
         value = value[0] if isinstance(value, list) else value
         if value is not None:
             return value
-    raise Refusal("config.json names neither bos_token_id nor eos_token_id, and the tokenizer has no %s: nothing begins a document" % SEPARATOR)
+    raise Refusal("config.json names neither bos_token_id nor eos_token_id, and the tokenizer has no %s: nothing begins a document"
+                  % SEPARATOR)
 
 
 def encode_file(path, tokenizer, first, cache):
@@ -84,7 +86,8 @@ def encode_file(path, tokenizer, first, cache):
     if cache:
         os.makedirs(cache, exist_ok=True)
         stat = os.stat(path)
-        key = "%s %d %d %d %s" % (os.path.basename(path), stat.st_size, stat.st_mtime_ns, first, hashlib.sha1(tokenizer.to_str().encode()).hexdigest())
+        own = hashlib.sha1(tokenizer.to_str().encode()).hexdigest()
+        key = "%s %d %d %d %s" % (os.path.basename(path), stat.st_size, stat.st_mtime_ns, first, own)
         kept = os.path.join(cache, hashlib.sha1(key.encode()).hexdigest() + ".safetensors")
         if os.path.exists(kept):
             with safe_open(kept, "pt") as file:
@@ -131,8 +134,8 @@ def end_tokens(config):
 
 
 def load_logits(directory, config):
-    """What a target said of text, computed elsewhere: (tokens [N,T] int32, the k likeliest ids behind each [N,T,k] int32, their probabilities
-    [N,T,k]), of the files part-*.safetensors with `tokens`, `top_ids` and `top_probs`."""
+    """What a target said of text, computed elsewhere: (tokens [N,T] int32, the k likeliest ids behind each [N,T,k] int32, their
+    probabilities [N,T,k]), of the files part-*.safetensors with `tokens`, `top_ids` and `top_probs`."""
     names = sorted(glob.glob(os.path.join(directory, "part-*.safetensors")))
     if not names:
         raise Refusal("%s has no part-*.safetensors with logits" % directory)
@@ -144,7 +147,8 @@ def load_logits(directory, config):
                 raise Refusal("%s has no tensor %s" % (name, " and no ".join(sorted(missing))))
             tokens, ids, probs = (file.get_tensor(key) for key in ("tokens", "top_ids", "top_probs"))
         if tokens.dim() != 2 or ids.dim() != 3 or ids.shape[:2] != tokens.shape or probs.shape != ids.shape:
-            raise Refusal("%s: tokens %s, top_ids %s, top_probs %s; need [N,T], [N,T,k], [N,T,k]" % (name, *(list(t.shape) for t in (tokens, ids, probs))))
+            raise Refusal("%s: tokens %s, top_ids %s, top_probs %s; need [N,T], [N,T,k], [N,T,k]"
+                          % (name, *(list(t.shape) for t in (tokens, ids, probs))))
         if max(int(tokens.max()), int(ids.max())) >= config["vocab_size"] or min(int(tokens.min()), int(ids.min())) < 0:
             raise Refusal("%s has tokens that the model has not: another model's logits" % name)
         parts.append((tokens, ids, probs))

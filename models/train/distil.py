@@ -28,8 +28,8 @@ def arguments(argv=None):
     size.add_argument("--heads", type=int)
     size.add_argument("--kv-heads", type=int)
     size.add_argument("--inner", type=int, help="width of a llama's MLP")
-    p.add_argument("--logits", help="directory of logits that were computed elsewhere, in place of --text: part-*.safetensors with tokens [N,T], top_ids "
-                   "[N,T,k], the likeliest first, and top_probs [N,T,k]")
+    p.add_argument("--logits", help="directory of logits that were computed elsewhere, in place of --text: part-*.safetensors with tokens "
+                   "[N,T], top_ids [N,T,k], the likeliest first, and top_probs [N,T,k]")
     p.add_argument("--ce", type=float, default=0.2, help="weight of the cross-entropy of the target's likeliest token")
     p.add_argument("--compile", action="store_true", help="torch.compile the drafter")
     return trainer.parse(p, argv)
@@ -37,7 +37,8 @@ def arguments(argv=None):
 
 def memory_of(a, target, net):
     """Bytes, roughly: weights with their gradient and moments, what layers keep for the way back, a few tables of logits."""
-    weights = sum(w.numel() for w in net.parameters()) * 16 + (sum(w.numel() * w.element_size() for w in target.parameters()) if target else 0)
+    weights = sum(w.numel() for w in net.parameters()) * 16
+    weights += sum(w.numel() * w.element_size() for w in target.parameters()) if target else 0
     rows, vocab, inner = a.batch * a.length, net.head_weight.shape[0], 2 * a.width
     kept = {"mamba2": 60 * inner + 16 * 64 * inner // (a.head_dim or 64), "mamba": 120 * inner, "llama": 80 * a.width}[a.family]
     of_target = 60 * target.head_weight.shape[1] if target else 0

@@ -100,11 +100,14 @@ def config_of(meta):
     def key(name, default=None):
         return meta.get("llama." + name, default)
     heads = key("attention.head_count")
-    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": key("embedding_length"), "num_hidden_layers": key("block_count"),
-            "num_attention_heads": heads, "num_key_value_heads": key("attention.head_count_kv", heads), "intermediate_size": key("feed_forward_length"),
-            "head_dim": key("rope.dimension_count", key("embedding_length") // heads), "rms_norm_eps": float("%.6g" % key("attention.layer_norm_rms_epsilon")),
-            "max_position_embeddings": key("context_length"), "rope_parameters": {"rope_type": "default", "rope_theta": key("rope.freq_base", 10000.0)},
-            "vocab_size": len(meta["tokenizer.ggml.tokens"]), "attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "dtype": "bfloat16",
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_act": "silu",
+            "hidden_size": key("embedding_length"), "num_hidden_layers": key("block_count"),
+            "intermediate_size": key("feed_forward_length"), "num_attention_heads": heads,
+            "num_key_value_heads": key("attention.head_count_kv", heads),
+            "head_dim": key("rope.dimension_count", key("embedding_length") // heads), "attention_bias": False, "mlp_bias": False,
+            "rms_norm_eps": float("%.6g" % key("attention.layer_norm_rms_epsilon")), "max_position_embeddings": key("context_length"),
+            "rope_parameters": {"rope_type": "default", "rope_theta": key("rope.freq_base", 10000.0)},
+            "vocab_size": len(meta["tokenizer.ggml.tokens"]),
             "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"), "eos_token_id": meta.get("tokenizer.ggml.eos_token_id"),
             "pad_token_id": meta.get("tokenizer.ggml.padding_token_id")}
 
@@ -117,11 +120,12 @@ def write_tokenizer(meta, directory):
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     write_text(os.path.join(directory, "tokenizer.json"), json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
-        "added_tokens": [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-                         for i, t in enumerate(tokens) if kinds[i] == CONTROL],
+        "added_tokens": [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                          "special": True} for i, t in enumerate(tokens) if kinds[i] == CONTROL],
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": digits + [byte_level]}, "decoder": byte_level,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
-                  "byte_fallback": False, "vocab": {t: i for i, t in enumerate(tokens)}, "merges": [m.split(" ") for m in meta["tokenizer.ggml.merges"]]}},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "vocab": {t: i for i, t in enumerate(tokens)},
+                  "merges": [m.split(" ") for m in meta["tokenizer.ggml.merges"]]}},
         ensure_ascii=False))
     write_json(os.path.join(directory, "tokenizer_config.json"), {
         "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "add_bos_token": False,

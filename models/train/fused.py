@@ -1,5 +1,5 @@
-"""The loss of rows of logits by one Triton kernel, for a GPU: it reads both tables twice and writes the slope, where PyTorch's own operations
-pass over tables of float32 some twenty times. losses.py has the formula, and does the same without Triton."""
+"""The loss of rows of logits by one Triton kernel, for a GPU: it reads both tables twice and writes the slope, where PyTorch's own
+operations pass over tables of float32 some twenty times. losses.py has the formula, and does the same without Triton."""
 import torch
 
 try:
@@ -16,8 +16,8 @@ def usable(logits):
 
 
 def distil_rows(logits, target, ce, n_rows):
-    """logits [R,V] of the drafter, target [R,V] of the target, contiguous. Gives the sums [3] of losses.distil over the rows, and the slope of the loss
-    by logits, of which these rows are n_rows'th parts; it takes the place of logits."""
+    """logits [R,V] of the drafter, target [R,V] of the target, contiguous. Gives the sums [3] of losses.distil over the rows, and the
+    slope of the loss by logits, of which these rows are n_rows'th parts; it takes the place of logits."""
     if logits.shape != target.shape or not (logits.is_contiguous() and target.is_contiguous()):
         raise ValueError("logits %s, target %s: need the same shape, contiguous" % (list(logits.shape), list(target.shape)))
     rows, vocab = logits.shape

@@ -25,8 +25,8 @@ def arguments(argv=None):
     p.add_argument("--sequences", type=int, default=16384)
     p.add_argument("--length", type=int, default=512, help="of a sequence, its beginning counted in")
     p.add_argument("--beginning", type=int, nargs=2, default=[16, 192], metavar=("LOW", "HIGH"), help="tokens of text that it begins with")
-    p.add_argument("--templates", metavar="FILE", help="for a chat model: a JSON list of texts round a beginning, which stands for {}; each row "
-                   "draws one. A beginning is then a document's, and ends where a sentence does if it can")
+    p.add_argument("--templates", metavar="FILE", help="for a chat model: a JSON list of texts round a beginning, which stands for {}; "
+                   "each row draws one. A beginning is then a document's, and ends where a sentence does if it can")
     p.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.0], help="shared out evenly")
     p.add_argument("--batch", type=int, default=2048)
     p.add_argument("--seed", type=int, default=1)
@@ -89,14 +89,21 @@ def memory_of(a, net, config):
     return sum(w.numel() * w.element_size() for w in net.parameters()) + a.batch * (states + cache + 16 * config["vocab_size"])
 
 
-def begin(a):
-    """Makes the directory, which is for text of these options alone."""
-    options = {k: v for k, v in vars(a).items() if k not in NOT_OF_THE_TEXT} | {"templates": read_json(a.templates) if a.templates else None}
-    os.makedirs(a.out, exist_ok=True)
+def options_of(a):
+    return {k: v for k, v in vars(a).items() if k not in NOT_OF_THE_TEXT} | {"templates": read_json(a.templates) if a.templates else None}
+
+
+def n_parts(a):
+    return (a.sequences + a.batch - 1) // a.batch
+
+
+def missing_parts(a):
+    """{number: path} of the parts that are still to be made. The directory is for text of these options alone."""
     about = os.path.join(a.out, "generated.json")
-    if os.path.exists(about) and read_json(about) != options:
+    if os.path.exists(about) and read_json(about) != options_of(a):
         raise Refusal("%s has text of other options in it (generated.json); name another --out" % a.out)
-    write_json(about, options)
+    paths = {part: os.path.join(a.out, "part-%05d.safetensors" % part) for part in range(n_parts(a))}
+    return {part: path for part, path in paths.items() if not os.path.exists(path)}
 
 
 def given_rows(a, tokens, first, templates, draw):
@@ -108,36 +115,41 @@ def given_rows(a, tokens, first, templates, draw):
     return torch.cat([beginnings(tokens, first, n, draw, a.batch), torch.full((a.batch, a.length - n), -1)], 1)
 
 
+def make_part(a, net, part, path, rows):
+    """rows(draw): what is given of the sequences of a part."""
+    began, seed = time.time(), a.seed * 1_000_003 + part
+    forced = rows(torch.Generator().manual_seed(seed))
+    temperature = torch.tensor(a.temperature)[torch.arange(a.batch) % len(a.temperature)]
+    made = sample(net, forced.to(a.device), temperature.to(a.device), seed)
+    given = (forced >= 0).sum(1)
+    checkpoint.save_tensors(path, {"tokens": made.to("cpu", torch.int32), "given": given.int()})
+    a_second = (made.numel() - int(given.sum())) / (time.time() - began)
+    print("part %d of %d: %d sequences of %d tokens, %.0f of them given, %.0f generated a second"
+          % (part + 1, n_parts(a), a.batch, a.length, given.float().mean(), a_second), flush=True)
+
+
 def main(argv=None):
     a = arguments(argv)
     if not 1 <= a.beginning[0] <= a.beginning[1] < a.length:
         raise Refusal("--beginning %d %d: need 1 <= LOW <= HIGH < --length %d" % (*a.beginning, a.length))
+    missing = missing_parts(a)
+    if not missing:
+        print("%s has all its parts" % a.out)
+        return 0
     net, config = checkpoint.load(a.target, a.device)
     check_memory(a.device, memory_of(a, net, config), "--batch or --length")
-    begin(a)
     tokens, _ = corpus.load_text(a.text, a.target, config, a.cache, a.repeat)
     if len(tokens) <= a.beginning[1]:
         raise Refusal("the text has %d tokens, a beginning may have %d" % (len(tokens), a.beginning[1]))
     if a.device.startswith("cuda"):
         net.half()
-    parts = (a.sequences + a.batch - 1) // a.batch
     tokenizer = corpus.load_tokenizer(a.target)
     first = corpus.first_token(config, tokenizer)
     templates = Templates(a.templates, tokenizer, first) if a.templates else None
-    for part in range(parts):
-        path = os.path.join(a.out, "part-%05d.safetensors" % part)
-        if os.path.exists(path):
-            continue
-        began = time.time()
-        draw = torch.Generator().manual_seed(a.seed * 1_000_003 + part)
-        forced = given_rows(a, tokens, first, templates, draw)
-        temperature = torch.tensor(a.temperature)[torch.arange(a.batch) % len(a.temperature)]
-        made = sample(net, forced.to(a.device), temperature.to(a.device), a.seed * 1_000_003 + part)
-        given = (forced >= 0).sum(1)
-        checkpoint.save_tensors(path, {"tokens": made.to("cpu", torch.int32), "given": given.int()})
-        seconds = time.time() - began
-        print("part %d of %d: %d sequences of %d tokens, %.0f of them given, %.0f generated a second"
-              % (part + 1, parts, a.batch, a.length, given.float().mean(), (made.numel() - int(given.sum())) / seconds), flush=True)
+    os.makedirs(a.out, exist_ok=True)
+    write_json(os.path.join(a.out, "generated.json"), options_of(a))
+    for part, path in missing.items():
+        make_part(a, net, part, path, lambda draw: given_rows(a, tokens, first, templates, draw))
     return 0
 
 

@@ -8,8 +8,9 @@ import checkpoint
 import heads
 from files import Refusal, write_json
 
-SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta", "vocab_size",
-         "max_position_embeddings")
+SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta",
+         "vocab_size", "max_position_embeddings")
+NORMS_OF_BLOCK = ("input_layernorm", "hidden_norm")  # of EAGLE-3: among the block's tensors in a file, in front of it here
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
@@ -18,10 +19,12 @@ def head_config(target, **more):
     width = target["hidden_size"]
     n = target.get("num_attention_heads") or width // 64
     rope = target.get("rope_parameters") or {}
-    return {"hidden_size": width, "target_hidden_size": width, "num_attention_heads": n, "num_key_value_heads": target.get("num_key_value_heads") or n,
-            "head_dim": target.get("head_dim") or width // n, "intermediate_size": target.get("intermediate_size") or width * 8 // 3 // 16 * 16,
-            "rms_norm_eps": target.get("rms_norm_eps", target.get("layer_norm_epsilon", 1e-5)), "rope_theta": rope.get("rope_theta", 10000.0),
-            "vocab_size": target["vocab_size"], "max_position_embeddings": target.get("max_position_embeddings") or 2048} | more
+    return {"hidden_size": width, "target_hidden_size": width, "vocab_size": target["vocab_size"],
+            "intermediate_size": target.get("intermediate_size") or width * 8 // 3 // 16 * 16,
+            "num_attention_heads": n, "num_key_value_heads": target.get("num_key_value_heads") or n,
+            "head_dim": target.get("head_dim") or width // n, "rope_theta": rope.get("rope_theta", 10000.0),
+            "rms_norm_eps": target.get("rms_norm_eps", target.get("layer_norm_epsilon", 1e-5)),
+            "max_position_embeddings": target.get("max_position_embeddings") or 2048} | more
 
 
 def default_taps(layers):
@@ -29,14 +32,20 @@ def default_taps(layers):
     return [min(2, layers - 1), layers // 2, max(layers - 3, 0)]
 
 
+def taps_of(head, layers):
+    """The layers that an EAGLE-3 head reads of a target with so many: its own, or EAGLE's choice where its file names none that can be
+    believed."""
+    return head.c["taps"] or default_taps(layers)
+
+
 def renamed(state, block):
     """Tensors by the layout's names: what is `block.` here has another prefix there."""
     return {(block + key[len("block."):] if key.startswith("block.") else key): value for key, value in state.items()}
 
 
-def fused(head):
-    """A head's tensors by the layout's names, with the factor of its embeddings in the matrix that reads them. Zero: it was trained without them, and
-    zeros of the matrix give what zeros in their place do."""
+def scale_in_fc(head):
+    """A head's tensors by the layout's names, with the factor of its embeddings in the matrix that reads them. Zero: it was trained
+    without them, and zeros of the matrix give what zeros in their place do."""
     tensors = renamed(head.state_dict(), "layers.0.")
     tensors["fc.weight"] = tensors["fc.weight"].clone()
     tensors["fc.weight"][:, :head.c["hidden_size"]] *= head.c.get("embedding_scale", 1.0) if head.c.get("first_token", True) else 0
@@ -49,11 +58,11 @@ def common(c, **more):
 
 
 def eagle2_files(head):
-    return common(head.c, architectures=["LlamaForCausalLM"], bias=head.c.get("bias", True)), fused(head)
+    return common(head.c, architectures=["LlamaForCausalLM"], bias=head.c.get("bias", True)), scale_in_fc(head)
 
 
 def lyanna_files(head):
-    info, tensors = head.token_info, fused(head)
+    info, tensors = head.token_info, scale_in_fc(head)
     config = common(head.c, architectures=["LyannaForCausalLM"], bias=head.c.get("bias", True), draft_depth=head.c.get("draft_depth", 6),
                     token_info_rank=head.c["token_info_rank"] if info else 0, token_info_hot=len(info.hot_ids) if info else 0)
     return config, tensors
@@ -62,7 +71,7 @@ def lyanna_files(head):
 def eagle3_files(head, dialect="eagle"):
     """dialect: "eagle" (midlayer.*, a flat config) or "speculators" (layers.0.*, a nested one)."""
     c, block = head.c, "midlayer." if dialect == "eagle" else "layers.0."
-    tensors = {(block + k if k.startswith(("input_layernorm", "hidden_norm")) else k): v for k, v in renamed(head.state_dict(), block).items()}
+    tensors = {(block + k if k.startswith(NORMS_OF_BLOCK) else k): v for k, v in renamed(head.state_dict(), block).items()}
     if c["draft_vocab_size"] != c["vocab_size"]:
         ids = head.draft_ids
         tensors["d2t"] = ids - torch.arange(len(ids))
@@ -73,8 +82,10 @@ def eagle3_files(head, dialect="eagle"):
         aux = {"eagle_aux_hidden_state_layer_ids": c["taps"], "use_aux_hidden_state": True, "layer_ids_are_inputs": True}
         return common(c, architectures=["LlamaForCausalLMEagle3"], eagle_config=aux, **sizes), tensors
     nested = common(c, architectures=["LlamaForCausalLM"])
-    return {"architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "transformer_layer_config": nested, "dtype": "bfloat16",
-            "eagle_aux_hidden_state_layer_ids": c["taps"], "layer_ids_are_inputs": True, "speculators_config": {"algorithm": "eagle3"}} | sizes, tensors
+    config = {"architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "speculators_config": {"algorithm": "eagle3"},
+              "transformer_layer_config": nested, "dtype": "bfloat16", "eagle_aux_hidden_state_layer_ids": c["taps"],
+              "layer_ids_are_inputs": True}
+    return config | sizes, tensors
 
 
 def files_of(head, dialect="eagle"):
@@ -83,19 +94,25 @@ def files_of(head, dialect="eagle"):
     return lyanna_files(head) if isinstance(head, heads.Lyanna) else eagle2_files(head)
 
 
-def save(head, directory, dtype=torch.bfloat16, dialect="eagle"):
-    """Weights come last: a directory with weights is whole."""
+def save(head, directory, dtype=torch.bfloat16, dialect="eagle", vectors=None):
+    """Weights come last: a directory with weights is whole. vectors: the type of norms and biases, where it is another."""
     config, tensors = files_of(head, dialect)
     os.makedirs(directory, exist_ok=True)
     write_json(os.path.join(directory, "config.json"), config | {"dtype": str(dtype).split(".")[-1]})
-    checkpoint.save_tensors(os.path.join(directory, "model.safetensors"),
-                            {k: v.detach().to("cpu", dtype if v.is_floating_point() else v.dtype) for k, v in tensors.items()})
+    stored = {k: (vectors or dtype if v.dim() == 1 else dtype) if v.is_floating_point() else v.dtype for k, v in tensors.items()}
+    checkpoint.save_tensors(os.path.join(directory, "model.safetensors"), {k: v.detach().to("cpu", stored[k]) for k, v in tensors.items()})
+
+
+def flat_config(directory):
+    """config.json of a head, with the sizes where the flat layouts have them."""
+    config = checkpoint.read_config(directory)
+    outside = {k: config[k] for k in ("draft_vocab_size", "target_hidden_size") if k in config}
+    return config | config.get("transformer_layer_config", {}) | outside
 
 
 def load(directory, embedding):
     """The head of a directory, float32; embedding [V,H]: its target's."""
-    config, tensors = checkpoint.read_config(directory), checkpoint.read_tensors(directory)
-    c = config | config.get("transformer_layer_config", {}) | {k: config[k] for k in ("draft_vocab_size", "target_hidden_size") if k in config}
+    config, c, tensors = checkpoint.read_config(directory), flat_config(directory), checkpoint.read_tensors(directory)
     width = embedding.shape[1]
     if c["hidden_size"] != width:
         raise Refusal("%s is a head for a target of width %d, not %d" % (directory, c["hidden_size"], width))
@@ -104,7 +121,7 @@ def load(directory, embedding):
         for block in ("midlayer.", "layers.0."):
             if key.startswith(block):
                 key = key[len(block):]
-                key = key if key.startswith(("input_layernorm", "hidden_norm")) else "block." + key
+                key = key if key.startswith(NORMS_OF_BLOCK) else "block." + key
         own[key] = value.float() if value.is_floating_point() else value
     if "lm_head.weight" in own:
         offsets = own.pop("d2t", None)

@@ -17,8 +17,9 @@ class Block(nn.Module):
 
     def __init__(self, c, wide):
         super().__init__()
-        self.self_attn = Attention(wide, c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"], c["head_dim"], c.get("attention_bias", False))
-        self.self_attn.o_proj = nn.Linear(c["num_attention_heads"] * c["head_dim"], c["hidden_size"], False)
+        heads, size = c["num_attention_heads"], c["head_dim"]
+        self.self_attn = Attention(wide, heads, c["num_key_value_heads"], size, size, c.get("attention_bias", False))
+        self.self_attn.o_proj = nn.Linear(heads * size, c["hidden_size"], False)
         self.post_attention_layernorm = RMSNorm(c["hidden_size"], c["rms_norm_eps"])
         self.mlp = MLP(c["hidden_size"], c["intermediate_size"])
 
@@ -59,7 +60,7 @@ class Head(nn.Module):
         return F.linear(self.rows(out, tokens), self.weight(target_head))
 
     def extend(self, a, r, state):
-        """The plain form: rows a [n,wide], r [n,H] behind those in state, a list of [keys, values] or empty; changes it. Gives out [n,H]."""
+        """The plain form: rows a [n,wide], r [n,H] behind those in state, which it changes: [keys, values] or empty. Gives out [n,H]."""
         attention, before = self.block.self_attn, state[0].shape[1] if state else 0
         tables = [t[before:] for t in self.tables(before + len(a), a.device)]
         q, k, v = (x[0] for x in attention.project(a[None], tables))
@@ -110,9 +111,9 @@ def attend(q, steps):
 
 
 def embedding_scale(embedding, hidden):
-    """The power of two that brings rows of the embedding to about the size of hidden rows [B,T,H]. AdamW moves all weights of `fc` alike: where an embedding
-    is 28 times smaller (hybrid-target), a head learns what the hidden row says long before it learns what the token says. A power of two, so
-    that a file keeps the same rounded weights."""
+    """The power of two that brings rows of the embedding to about the size of hidden rows [B,T,H]. AdamW moves all weights of `fc`
+    alike: where an embedding is 28 times smaller (hybrid-target), a head learns what the hidden row says long before it learns what the
+    token says. A power of two, so that a file keeps the same rounded weights."""
     return 2.0 ** round(math.log2(float(hidden.float().pow(2).mean().sqrt() / embedding.float().pow(2).mean().sqrt().clamp(min=1e-6))))
 
 
@@ -171,7 +172,8 @@ class TokenInfo(nn.Module):
         super().__init__()
         self.w1, self.w2, self.norm = nn.Linear(width, rank, False), nn.Linear(rank, len(hot), False), RMSNorm(len(hot), eps)
         self.register_buffer("hot_ids", torch.as_tensor(hot, dtype=torch.int32))
-        is_hot = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, self.hot_ids.long(), True)  # looked up: torch.isin sorts, and waits for the device
+        # A table to look up in: torch.isin sorts, and waits for the device.
+        is_hot = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, self.hot_ids.long(), True)
         self.register_buffer("is_hot", is_hot, persistent=False)
 
     def scaled(self, embedded, tokens):

@@ -12,8 +12,9 @@ The residual stream of the small model stands in the first channels of the wide 
 A token beyond the vocabulary has a logit of some -1000: one new channel holds a small constant, which the final norm
 makes large and the rows of such tokens in the head subtract. This needs a head of its own.
 
-MODEL may be an EAGLE-2 or Lyanna head: it then drafts for the target of that --width what it drafts for its own, and costs what a head
-for a target of that width costs. Its vocabulary stays, so it fits a target that was inflated without --vocab.
+MODEL may be a head of train_head.py: it then drafts for the target of that --width what it drafts for its own, and costs what a head for a
+target of that width costs. Its vocabulary stays, so it fits a target that was inflated without --vocab. An EAGLE-3 head names layers of its
+target, which --target (as it was) and --layers (of the inflated one) say.
 Vectors (norms, biases, decays) are written as float32, whatever --dtype is: bfloat16 would round what was divided by sqrt(r).
 Made weights are drawn from a seed, tensor by tensor, so what is in memory at once is a shard."""
 import argparse
@@ -37,21 +38,24 @@ WRITES = ("o_proj", "out_proj", "down_proj")
 
 def arguments(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("model", help="of the family llama, bamba or mamba2; or a head of train_head.py, eagle2 or lyanna")
+    p.add_argument("model", help="of the family llama, bamba or mamba2; or a head of train_head.py")
     p.add_argument("--out", required=True)
     p.add_argument("--width", type=int, help="channels of the residual stream")
-    p.add_argument("--layers", type=int)
+    p.add_argument("--layers", type=int, help="of an EAGLE-3 head: those of its inflated target")
     p.add_argument("--inner", type=int, help="units of an MLP; in proportion to the width without")
     p.add_argument("--vocab", type=int, help="rows of the vocabulary")
+    p.add_argument("--target", help="an EAGLE-3 head needs it: the directory of the target that it was trained for")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where values are drawn; other devices draw others")
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+                   help="where values are drawn; other devices draw others")
     p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     return p.parse_args(argv)
 
 
 def wider(value, by, name):
     if value * by % 1:
-        raise Refusal("the width would give %.2f %s; choose one that gives a whole number%s" % (value * by, name, ", or --inner" if "MLP" in name else ""))
+        raise Refusal("the width would give %.2f %s; choose one that gives a whole number%s"
+                      % (value * by, name, ", or --inner" if "MLP" in name else ""))
     return int(value * by)
 
 
@@ -67,7 +71,8 @@ def large_config(config, width, layers, inner, vocab):
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     kv = config.get("num_key_value_heads") or config["num_attention_heads"]
     big |= {"head_dim": head_dim, "num_attention_heads": wider(config["num_attention_heads"], by, "attention heads"),
-            "num_key_value_heads": wider(kv, by, "key-value heads"), "intermediate_size": inner or wider(config["intermediate_size"], by, "MLP units")}
+            "num_key_value_heads": wider(kv, by, "key-value heads"),
+            "intermediate_size": inner or wider(config["intermediate_size"], by, "MLP units")}
     if family == "bamba":
         big["mamba_n_heads"] = wider(config["mamba_n_heads"], by, "Mamba heads")
         n, attention = config["num_hidden_layers"], config["attn_layer_indices"]
@@ -106,43 +111,63 @@ def random(name, shape, draw):
 
 
 class HeadInflater:
-    """An EAGLE-2 or Lyanna head for a wider target. Its rows, too, stand in the first channels, and the rest of them is zero."""
+    """A head for a wider target. Its rows, too, stand in the first channels, and the rest of them is zero."""
 
     def __init__(self, directory, width=None, inner=None, seed=1):
-        c = checkpoint.read_config(directory)
+        c = head_files.flat_config(directory)
         self.net = head_files.load(directory, torch.zeros(1, c["hidden_size"]))  # of the embedding, only the width matters here
-        if isinstance(self.net, heads.Eagle3):
-            raise Refusal("%s is an EAGLE-3 head; of heads this inflates EAGLE-2 and Lyanna" % directory)
         self.old, self.width, units = c["hidden_size"], width or c["hidden_size"], c["intermediate_size"]
         if self.width < self.old or (inner or units) < units:
             raise Refusal("--width is %d and --inner %s, the head has %d and %d already" % (self.width, inner, self.old, units))
         self.by, self.draw = self.width / self.old, torch.Generator().manual_seed(seed)
-        large = large_config(self.net.c | {"model_type": "llama"}, self.width, 1, inner, c["vocab_size"]) | {"target_hidden_size": self.width}
-        info = getattr(self.net, "token_info", None)
+        large = large_config(self.net.c | {"model_type": "llama"}, self.width, 1, inner, c["vocab_size"])
         with torch.device("meta"):
-            self.big = heads.Lyanna(large, info.hot_ids if info else (), None) if isinstance(self.net, heads.Lyanna) else heads.Eagle2(large)
+            self.big = self.same_kind(large | {"target_hidden_size": self.width})
+
+    def same_kind(self, c):
+        if isinstance(self.net, heads.Lyanna):
+            return heads.Lyanna(c, self.net.token_info.hot_ids if self.net.token_info else (), None)
+        return type(self.net)(c)
+
+    def read_layers(self, target, layers=None):
+        """Of an EAGLE-3 head: which layers it reads of the target inflated to so many. New layers stand behind the old ones, so the same,
+        but for the rows behind the final norm, whose number is that of the layers. target: the directory that the head is for."""
+        c = checkpoint.read_config(target)
+        if c["hidden_size"] != self.old:
+            raise Refusal("%s is %d wide, the head is for a target of width %d" % (target, c["hidden_size"], self.old))
+        n = c["num_hidden_layers"]
+        if (layers or n) < n:
+            raise Refusal("--layers is %d, %s has %d already" % (layers, target, n))
+        taps = head_files.taps_of(self.net, n)
+        if max(taps) > n:
+            raise Refusal("the head reads layers %s, %s has %d: it is for another target" % (" ".join(map(str, taps)), target, n))
+        self.big.c["taps"] = [layers or n if tap == n else tap for tap in taps]
+        self.big.draft_ids = self.net.draft_ids
+
+    def side_by_side(self, name):
+        """How many rows of the residual stream stand side by side in what this tensor reads."""
+        at = name.split(".")
+        if at[-1] == "bias" or at[-2] not in ("fc", "input_norm", "q_proj", "k_proj", "v_proj"):
+            return 1
+        reader = self.net.block.self_attn.q_proj if at[-2].endswith("_proj") else self.net.fc
+        return reader.in_features // self.old
 
     def tensor(self, name, old, shape):
         """Token info is over tokens: its norm stays, but for eps, which one number is of in a file. So what enters it shrinks with eps."""
         if name.startswith("token_info."):
             return torch.cat([old / math.sqrt(self.by), old.new_zeros(len(old), self.width - self.old)], 1) if ".w1." in name else old
         out = random(name, shape, self.draw)
-        if "norm" in name:
-            out[:len(old)] = old / math.sqrt(self.by)
-            return out
         if name.split(".")[-2] in ("fc", *WRITES):
             out.zero_()
-        if name == "fc.weight":
-            for new, part in zip(out.split(self.width, 1), old.split(self.old, 1)):
-                new[:self.old, :self.old] = part
-        else:
-            out[tuple(slice(n) for n in old.shape)] = old
+        n, old = self.side_by_side(name), old / math.sqrt(self.by) if "norm" in name else old
+        for new, part in zip(out.chunk(n, -1), old.chunk(n, -1)):
+            new[tuple(slice(size) for size in part.shape)] = part
         return out
 
     def write(self, directory, dtype, _):
         sizes = {name: weight.shape for name, weight in self.big.state_dict().items()}
         self.big.load_state_dict({name: self.tensor(name, old, sizes[name]) for name, old in self.net.state_dict().items()}, assign=True)
-        head_files.save(self.big, directory, dtype)
+        head_files.save(self.big, directory, dtype, vectors=torch.float32)
         return sum(w.numel() for w in self.big.parameters())
 
 
@@ -153,8 +178,9 @@ class Inflater:
             raise Refusal("%s is a %s; this inflates llama, bamba and mamba2" % (directory, self.config["model_type"]))
         c = self.config
         width, layers, vocab = width or c["hidden_size"], layers or c["num_hidden_layers"], vocab or c["vocab_size"]
-        for what, new, old in (("--width", width, c["hidden_size"]), ("--layers", layers, c["num_hidden_layers"]), ("--vocab", vocab, c["vocab_size"]),
-                               ("--inner", inner or c.get("intermediate_size", 0), c.get("intermediate_size", 0))):
+        units = c.get("intermediate_size", 0)
+        for what, new, old in (("--width", width, c["hidden_size"]), ("--layers", layers, c["num_hidden_layers"]),
+                               ("--vocab", vocab, c["vocab_size"]), ("--inner", inner or units, units)):
             if new < old:
                 raise Refusal("%s is %d, the model has %d already" % (what, new, old))
         if vocab > c["vocab_size"] and width == c["hidden_size"]:
@@ -243,18 +269,29 @@ class Inflater:
         return parameters
 
 
+def head_inflater(a):
+    inflater = HeadInflater(a.model, a.width, a.inner, a.seed)
+    if a.vocab:
+        raise Refusal("%s is a head: it has its target's vocabulary; leave --vocab out" % a.model)
+    if isinstance(inflater.net, heads.Eagle3):
+        if not a.target:
+            raise Refusal("%s is an EAGLE-3 head, which reads layers of its target: say --target" % a.model)
+        inflater.read_layers(a.target, a.layers)
+    elif a.layers or a.target:
+        raise Refusal("%s is a head of one layer, which reads no others: leave --layers and --target out" % a.model)
+    return inflater
+
+
 def main(argv=None):
     a = arguments(argv)
     if os.path.exists(os.path.join(a.out, "config.json")):
         raise Refusal("%s has a model in it; name another --out" % a.out)
-    if "fc.weight" in checkpoint.read_tensors(a.model):
-        if a.layers or a.vocab:
-            raise Refusal("%s is a head: it has one layer, and its target's vocabulary; leave --layers and --vocab out" % a.model)
-        inflater, says = HeadInflater(a.model, a.width, a.inner, a.seed), "drafts"
-    else:
-        inflater, says = Inflater(a.model, a.width, a.layers, a.inner, a.vocab, a.seed, a.device), "says"
+    is_head = "fc.weight" in checkpoint.read_tensors(a.model)
+    if a.target and not is_head:
+        raise Refusal("%s is no head: leave --target out" % a.model)
+    inflater = head_inflater(a) if is_head else Inflater(a.model, a.width, a.layers, a.inner, a.vocab, a.seed, a.device)
     n = inflater.write(a.out, getattr(torch, a.dtype), a.model)
-    print("%s: %.2f billion parameters; it %s what %s %s" % (a.out, n / 1e9, says, a.model, says))
+    print("%s: %.2f billion parameters; it %s what %s does" % (a.out, n / 1e9, "drafts" if is_head else "says", a.model))
     return 0
 
 

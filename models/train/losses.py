@@ -22,8 +22,8 @@ class TargetRows:
 
 
 def distil_rows(logits, target, ce, n_rows):
-    """(the sums [3] of `distil` over rows of logits [R,V] of the drafter, the slope of the loss by them, of which they are n_rows'th parts).
-    target [R,V]: the target's logits. fused.py has the same for a GPU."""
+    """(the sums [3] of `distil` over rows of logits [R,V] of the drafter, the slope of the loss by them, of which they are n_rows'th
+    parts). target [R,V]: the target's logits. fused.py has the same for a GPU."""
     log_q, p = logits.float().log_softmax(-1), target.float().softmax(-1)
     q, best = log_q.exp(), p.argmax(-1, keepdim=True)
     sums = torch.stack([(p * (p.clamp(min=1e-20).log() - log_q)).sum(), -log_q.gather(1, best).sum(), torch.minimum(p, q).sum()])
@@ -32,8 +32,8 @@ def distil_rows(logits, target, ce, n_rows):
 
 
 class TopRows:
-    """The target's distributions from its k likeliest tokens: ids, the likeliest first, and probabilities [R,k]. The rest of the mass is one more
-    outcome: spread as the drafter q spreads its own, so that its gradient moves the rest as a whole. No table but q's is made."""
+    """The target's distributions from its k likeliest tokens: ids, the likeliest first, and probabilities [R,k]. The rest of the mass is
+    one more outcome: spread as the drafter q spreads its own, so that its gradient moves the rest as a whole. No table but q's is made."""
 
     def __init__(self, ids, probs):
         self.ids, self.probs = ids, probs

@@ -1,11 +1,12 @@
 """Measures drafters against their target on held-back text: a table of conditional acceptance by depth, and Sequoia's acceptance vector,
 which says how often the first, second, ... child is the accepted one.
 
-    python models/train/measure.py TARGET DRAFTER... --text CORPUS... [--wide 1 4] [--parts] [--temperature 0 1] [--children 8] [--out FILE.json]
+    python models/train/measure.py TARGET DRAFTER... --text CORPUS... [--wide 1 4] [--parts] [--temperature 0 1] [--children 8]
+        [--out FILE.json]
 
 DRAFTER is a model directory or a head of train_head.py. Acceptance at depth d, with the tokens before it accepted: how often the target's
-greedy token is among the `wide` likeliest of the drafter. --parts adds rows for a Lyanna head that drafts without a part that it was trained
-with: its token info, or the first token in its chain. (What a head is worth that was trained without: recipes/lyanna_parts.sh.)"""
+greedy token is among the `wide` likeliest of the drafter. --parts adds rows for a Lyanna head that drafts without a part that it was
+trained with: its token info, or the first token in its chain. (What a head is worth that was trained without: recipes/lyanna_parts.sh.)"""
 import copy
 
 import torch
@@ -89,8 +90,7 @@ class Measured:
         target, head = self.target, self.head
         final, hidden = target(ids), None
         if isinstance(head, heads.Eagle3):
-            taps = head.c["taps"] or head_files.default_taps(len(target.layers))
-            hidden = torch.cat(target(ids, tuple(taps))[1], -1)
+            hidden = torch.cat(target(ids, tuple(head_files.taps_of(head, target.n_layers)))[1], -1)
         outs = head.unroll(target.embed(ids[:, 1:]).float(), (final if hidden is None else hidden)[:, :-1], acceptance.DEPTH)
         return [head.rows(out, ids[:, 1:]) for out in outs], head.weight(target.head_weight)
 
@@ -153,7 +153,8 @@ def print_table(reports):
     print("%-*s  wide %s  emitted per step" % (width, "", " ".join("%5d" % d for d in range(1, depth + 1))))
     for name, report in reports:
         for wide, found in report["greedy"].items():
-            print("%-*s  %4s %s  %.3f" % (width, name, wide, " ".join("%5.1f" % (100 * v) for v in found["conditional"]), found["emitted_per_step"]))
+            by_depth = " ".join("%5.1f" % (100 * v) for v in found["conditional"])
+            print("%-*s  %4s %s  %.3f" % (width, name, wide, by_depth, found["emitted_per_step"]))
     print(flush=True)
 
 

@@ -223,21 +223,24 @@ class Decoder(nn.Module):
     def head_weight(self):
         return self.embed.weight if self.lm_head is None else self.lm_head.weight
 
+    @property
+    def n_layers(self):
+        return len(self.layers)
+
     def head(self, hidden):
         return F.linear(hidden, self.head_weight)
 
     def forward(self, ids, taps=(), state=None):
-        """Final-normed rows [B,T,width] of ids [B,T]; with taps also the residual that enters each layer named (n: what leaves the
-        last). With a state, whose sequences then begin with ids."""
+        """Final-normed rows [B,T,width] of ids [B,T]; with taps also the residual that enters each layer named (the number of layers
+        names the final-normed rows, as in the library). With a state, whose sequences then begin with ids."""
         r = self.embed(ids).float()
         tables, kept = self.tables(ids.shape[1], ids.device), {}
         for i, layer in enumerate(self.layers):
             kept[i] = r
             r = layer(r, tables, state and state.kept[i])
-        kept[len(self.layers)] = r
         if state:
             state.at.fill_(ids.shape[1])
-        hidden = self.norm(r)
+        kept[len(self.layers)] = hidden = self.norm(r)
         return (hidden, [kept[i] for i in taps]) if taps else hidden
 
     def step(self, ids, state):

@@ -83,6 +83,7 @@ def _foreign(net, forced, temperature):
         rows = torch.nonzero((given == n) & (temperature == t))[:, 0]
         how = {"do_sample": True, "temperature": t, "top_k": 0, "top_p": 1.0} if t else {"do_sample": False}
         new = forced.shape[1] - n
-        out[rows] = net.model.generate(forced[rows, :n], attention_mask=torch.ones_like(forced[rows, :n]), max_new_tokens=new, eos_token_id=-1,
-                                       pad_token_id=0, **how)  # no token ends it
+        given_rows = forced[rows, :n]
+        out[rows] = net.model.generate(given_rows, attention_mask=torch.ones_like(given_rows), max_new_tokens=new,
+                                       eos_token_id=-1, pad_token_id=0, **how)  # no token ends it
     return out

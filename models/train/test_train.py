@@ -6,6 +6,7 @@
 SPEC_TEST_PROGRAM: the program `spec`, which then has to load what the commands write."""
 import contextlib
 import io
+import itertools
 import json
 import os
 import random
@@ -31,6 +32,7 @@ import checkpoint  # noqa: E402
 import corpus  # noqa: E402
 import distil  # noqa: E402
 import files  # noqa: E402
+import from_gguf  # noqa: E402
 import generate  # noqa: E402
 import head_files  # noqa: E402
 import heads  # noqa: E402
@@ -137,6 +139,14 @@ class Nets(Case):
                 theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
                 self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
 
+    def test_another_activation_is_left_to_transformers(self):
+        for family in ("llama", "mamba2"):
+            directory, ids = self.model(family, family, hidden_act="gelu"), torch.arange(20)[None]
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+            with self.subTest(family), torch.no_grad():
+                net, _ = checkpoint.load(directory)
+                self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
+
     def test_steps_equal_the_whole_sequence(self):
         ids = torch.randint(0, VOCAB, (3, 40), generator=torch.Generator().manual_seed(2))
         for family in CONFIGS:
@@ -236,6 +246,34 @@ for vocab, at in ((50, 0.0), (5000, 0.0), (2048, 90.0)):
         self.close(acceptance.by_depth(agreed, 3), torch.tensor([5, 3, 1]) / 6, 1e-6)
 
 
+class FromGguf(Case):
+    def test_weights_and_tokens_are_those_of_the_file(self):
+        """Of files that the library writes: each value is right but for such a share of the greatest in its block of 32."""
+        program = os.environ.get("SPEC_TEST_PROGRAM")
+        if not program:
+            self.skipTest("SPEC_TEST_PROGRAM is not set")
+        before, config = checkpoint.load(self.model(intermediate_size=64))
+        text = "Once upon a time, 1234!"
+        for kind, share in (("f32", 1 / 200), ("f16", 1 / 200), ("q8_0", 1 / 100), ("q4_0", 1 / 6), ("q4_1", 1 / 6)):
+            with self.subTest(kind):
+                file, out = self.path(kind + ".gguf"), self.path(kind)
+                subprocess.run([program, "convert", self.path("target"), "-o", file, "--type", kind], check=True, capture_output=True)
+                from_gguf.convert(file, out)
+                after, again = checkpoint.load(out)
+                for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+                            "rms_norm_eps", "vocab_size", "tie_word_embeddings", "rope_parameters", "max_position_embeddings", "eos_token_id"):
+                    self.assertEqual(again[key], config[key], key)
+                for (name, a), b in zip(before.state_dict().items(), after.state_dict().values(), strict=True):
+                    a, b = a.view(-1, 32), b.view(-1, 32)
+                    self.assertLessEqual(float(((a - b).abs().amax(-1) - share * a.abs().amax(-1)).max()), 0, name)
+                self.assertEqual(*(corpus.load_tokenizer(d).encode(text).ids for d in (out, self.path("target"))))
+                self.loads(out)
+        with open(file, "r+b") as f:
+            f.truncate(os.path.getsize(file) - 64)
+        self.refused("ends inside tensor", from_gguf.convert, file, self.path("o"))
+        self.refused("is not a GGUF file", from_gguf.convert, os.path.join(self.path("target"), "model.safetensors"), self.path("o"))
+
+
 class Generating(Case):
     def test_greedy_equals_transformers_and_forced_tokens_stay(self):
         for family in CONFIGS:
@@ -273,6 +311,10 @@ class Generating(Case):
         self.assertEqual(load_file(parts[0])["tokens"].tolist(), before[0].tolist())
         self.assertEqual(os.stat(parts[1]).st_mtime_ns, stamp)
         self.refused("other options", generate.main, argv[:-2] + ["--seed", "9", "--device", "cpu"])
+        os.remove(os.path.join(target, "model.safetensors"))  # with all parts there, nothing of it is read
+        with quiet() as said:
+            self.assertEqual(generate.main(argv), 0)
+        self.assertIn("has all its parts", said.getvalue())
 
     def test_templates_stand_round_beginnings_of_documents(self):
         target, text, out = self.model(), self.path("a.txt", story()), self.path("made")
@@ -299,9 +341,9 @@ class Generating(Case):
         ours, _ = checkpoint.load(directory)
         theirs, ids = checkpoint.Foreign(directory, "cpu"), torch.arange(40).view(2, 20)
         with torch.no_grad():
-            for a, b in zip(ours(ids, (1, 3)), theirs(ids, (1, 3))):
-                for x, y in zip([a] if torch.is_tensor(a) else a[:1], [b] if torch.is_tensor(b) else b[:1]):
-                    self.close(x, y, 1e-4)
+            (rows, taps), (their_rows, their_taps) = (net(ids, (1, 3)) for net in (ours, theirs))  # of 3 layers: 3 is behind the final norm
+            for a, b in zip([rows, *taps], [their_rows, *their_taps], strict=True):
+                self.close(a, b, 1e-4)
         forced = torch.full((3, 12), -1)
         forced[:, :4], forced[2, 4:6] = 7, 9
         self.assertEqual(sample.sample(ours, forced, torch.zeros(3)).tolist(), sample.sample(theirs, forced, torch.zeros(3)).tolist())
@@ -431,6 +473,7 @@ class Distilling(Case):
         self.refused("has no text in it", distil.main, self.argv(self.path("o"), "--text", self.path("e.txt", "\n")))
         self.refused("there is no", distil.main, self.argv(self.path("o"), "--text", self.path("absent.txt")))
         self.refused("no whole number of heads", distil.main, self.argv(self.path("o"), "--head-dim", "24"))
+        self.refused("which is held back, has 6 tokens, and prompts take 24", distil.main, self.argv(self.path("o"), "--text", self.path("f.txt", story(8))))
         self.refused("lower --batch", distil.main, self.argv(self.path("o"), "--batch", "100000000"))
         self.refused("is not a directory with a model", distil.main, [self.path("no")] + argv[1:])
         weights = os.path.join(self.path("target"), "model.safetensors")
@@ -561,6 +604,9 @@ class Heads(Case):
         return [self.path("target"), "--kind", kind, "--out", out, "--text", self.path("text.txt"), "--batch", "2", "--length", "24", "--depth", "3",
                 "--steps", "12", "--held-rows", "2", "--evaluate-every", "6", "--device", "cpu", *more]
 
+    def test_a_rank_that_the_library_refuses_is_not_trained(self):
+        self.refused("--rank is 33, need 1 to 32", train_head.main, self.argv("lyanna", self.path("o"), "--rank", "33"))
+
     def test_each_kind_learns_and_goes_on(self):
         for kind, more in (("eagle2", []), ("eagle3", ["--draft-vocab", "40"]), ("lyanna", ["--hot", "50", "--rank", "8"])):
             with self.subTest(kind):
@@ -597,7 +643,7 @@ class Heads(Case):
             with self.subTest(kind):
                 out = self.path(kind)
                 with quiet():
-                    t = train_head.HeadTrainer(train_head.arguments(self.argv(kind, out, "--steps", "30", "--lr", "0.1")))
+                    t = train_head.HeadTrainer(train_head.arguments(self.argv(kind, out, "--steps", "30", "--lr", "0.1", "--rank", "8")))
                     t.main(time.time())
                 torch.set_grad_enabled(False)
                 self.addCleanup(torch.set_grad_enabled, True)
@@ -620,6 +666,31 @@ class Heads(Case):
                 self.close(t.reached_on(ids, n), reached / chains, 1e-6)
                 self.close(measure.Measured(t.target, out, "cpu").reached(ids, n), reached / chains, 1e-6)
                 torch.set_grad_enabled(True)
+
+
+class Recipes(Case):
+    def test_smollm2_trains_each_thing_behind_one_text(self):
+        """The recipe with options of a small model behind its own; a run that is put away at once has left what the library loads."""
+        target, text = self.model(name="store/target"), self.path("corpus/a.txt")
+        os.mkdir(self.path("corpus"))
+        self.path("corpus/a.txt", story(160))
+        recipe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recipes", "smollm2.sh")
+        env = os.environ | {"PYTHON": sys.executable, "SEQUENCES": "2", "SAMPLE_BATCH": "2", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+        def run(seconds, what, *options):
+            return subprocess.run(["bash", recipe, "train", self.path("store"), os.path.dirname(text), str(seconds), what, *options], env=env,
+                                  capture_output=True, text=True)
+        said = run(0, "text")
+        self.assertEqual((said.returncode, os.listdir(self.path("store/generated")).count("part-00000.safetensors")), (0, 1), said.stderr)
+        small = ["--batch", "2", "--length", "24", "--held-rows", "2", "--seconds", "0"]
+        for what, more in (("drafter", ["--layers", "1", "--width", "32", "--state", "16"]), ("eagle2", []), ("eagle3", ["--draft-vocab", "40"]),
+                           ("lyanna", ["--hot", "40", "--rank", "8"])):
+            with self.subTest(what):
+                said = run(60, what, *small, *more)
+                self.assertEqual(said.returncode, 3, said.stderr)
+                self.assertIn("has all its parts", said.stdout)
+                self.assertEqual(self.loads(target, "-md", self.path("store/" + what)), self.loads(target))
+        self.assertIn("is neither text, drafter", run(60, "eagle4").stderr)
 
 
 class Goldens(Case):
@@ -658,6 +729,17 @@ class Measuring(Case):
             second += max(float(q[x] - p[x]), 0.0) * float(torch.minimum(rest, left / left.sum()).sum())
         self.assertAlmostEqual(float((rank == 1).double().mean()), second, delta=0.01)
 
+    def test_a_head_reads_of_a_target_of_transformers_what_it_reads_of_ours(self):
+        """Its file names no layers that can be believed: those of the rule, for the number of layers that each target has."""
+        directory, out = self.model(), self.path("head")
+        head = heads.Eagle3(head_files.head_config(CONFIGS["llama"], n_taps=3, taps=[], draft_vocab_size=VOCAB))
+        head_files.save(head, out, torch.float32)
+        ids = torch.arange(40).view(2, 20)
+        with torch.no_grad():
+            drafts = [measure.Measured(target, out, "cpu").chains(ids, 8)[0] for target in (checkpoint.load(directory)[0], checkpoint.Foreign(directory, "cpu"))]
+        for a, b in zip(*drafts):
+            self.close(a, b, 1e-4)
+
     def test_greedy_rank(self):
         p, q = torch.tensor([[0.0, 1, 2], [3.0, 1, 2]]), torch.tensor([[0.0, 3, 2], [0.0, 3, 2]])
         self.assertEqual(measure.greedy_rank(p, q, 2).tolist(), [1, 2])
@@ -685,35 +767,85 @@ class Inflating(Case):
                         self.assertGreater(sum(w.numel() for w in big.parameters()), 4 * sum(w.numel() for w in net.parameters()))
 
     def test_heads_draft_the_same(self):
-        """For the wide target, whose embedding and hidden vectors have zeros behind those of the small one."""
+        """For the wide target, whose embedding and hidden vectors have zeros behind those of the small one. In bfloat16 too, but for token info: its
+        matrix shrinks, and is rounded anew."""
         embedding, ids = torch.randn(30, 16), torch.randint(0, 30, (2, 11))
-        target_head, hidden = torch.randn(30, 16), torch.randn(2, 11, 16)
+        target_head, hidden = torch.randn(30, 16), torch.randn(2, 11, 3, 16)
         wide = [torch.nn.functional.pad(x, (0, 32)) for x in (embedding, target_head, hidden)]
-        for name, head in some_heads(embedding):
-            if isinstance(head, heads.Eagle3):
-                continue
-            with self.subTest(name), torch.no_grad():
+        target = self.model(vocab_size=30, hidden_size=16)
+        for (name, head), dtype in itertools.product(some_heads(embedding), (torch.float32, torch.bfloat16)):
+            with self.subTest(name, dtype=dtype), torch.no_grad():
+                is_eagle3 = isinstance(head, heads.Eagle3)
                 for key, weight in head.named_parameters():
                     if "norm" in key:
                         torch.nn.init.uniform_(weight, 0.5, 1.5)
-                    if "token_info.w1" in key:
+                    if "token_info.w1" in key and dtype == torch.float32:
                         weight.mul_(0.01)  # so that eps counts
-                small, out = self.path(name), self.path(name + " wide")
-                head_files.save(head, small, torch.float32)
+                small, out, seen = self.path("%s %s" % (name, dtype)), self.path("%s %s wide" % (name, dtype)), slice(None) if is_eagle3 else slice(1)
+                head_files.save(head, small, dtype, "speculators" if name == "eagle3 before" else "eagle")
+                head = head_files.load(small, embedding)
                 with quiet():
-                    inflate.main([small, "--out", out, "--dtype", "float32", "--width", "48", "--inner", "80"])
+                    inflate.main([small, "--out", out, "--dtype", str(dtype).split(".")[1], "--width", "48", "--inner", "80"]
+                                 + ["--target", target] * is_eagle3)
                 big = head_files.load(out, wide[0])
                 self.assertGreater(sum(w.numel() for w in big.parameters()), 4 * sum(w.numel() for w in head.parameters()))
-                for a, b in zip(head.unroll(embedding[ids], hidden, 4), big.unroll(wide[0][ids], wide[2], 4)):
+                given, wide_given = (h[:, :, seen].flatten(2) for h in (hidden, wide[2]))
+                for a, b in zip(head.unroll(embedding[ids], given, 4), big.unroll(wide[0][ids], wide_given, 4)):
                     self.close(b, torch.nn.functional.pad(a, (0, 32)), 1e-4)
-                    self.close(big.logits(b, ids, wide[1]), head.logits(a, ids, target_head), 1e-4)
+                    limit = 1e-2 if dtype == torch.bfloat16 and name == "lyanna" else 1e-4
+                    self.close(big.logits(b, ids, wide[1]), head.logits(a, ids, target_head), limit)
+
+    def test_an_eagle3_head_reads_the_same_of_a_deeper_target(self):
+        """Of its own layers, of the rule's where its file names none, and of what leaves the final norm, which is another number in the deeper one."""
+        small, deep = self.model("bamba"), self.path("deep")
+        ids = torch.randint(0, VOCAB, (2, 30), generator=torch.Generator().manual_seed(1))
+        with quiet():
+            inflate.main([small, "--out", deep, "--dtype", "float32", "--width", "96", "--layers", "7"])
+        for name, taps, read in (("own", [0, 1, 2], [0, 1, 2]), ("rule", [], [2, 1, 0]), ("last", [3, 1, 0], [7, 1, 0])):
+            with self.subTest(name), torch.no_grad():
+                torch.manual_seed(1)
+                head = heads.Eagle3(head_files.head_config(CONFIGS["bamba"], n_taps=3, taps=taps, draft_vocab_size=130, fc_norm=True))
+                head.draft_ids = torch.arange(130) * 2
+                head.fc_norm[1].weight.mul_(3)
+                head_files.save(head, self.path(name), torch.float32)
+                out = self.path(name + " deep")
+                with quiet():
+                    inflate.main([self.path(name), "--out", out, "--dtype", "float32", "--width", "96", "--target", small, "--layers", "7"])
+                self.assertEqual(checkpoint.read_config(out)["eagle_config"]["eagle_aux_hidden_state_layer_ids"], read)
+                drafts = []
+                for target, directory in ((small, self.path(name)), (deep, out)):
+                    drafter = measure.Measured(checkpoint.load(target)[0], directory, "cpu")
+                    rows, weight = drafter.chains(ids, 20)
+                    drafts.append(torch.stack([drafter.whole(row @ weight.T)[..., head.draft_ids] for row in rows]))
+                self.close(*drafts, 1e-4)
+                if taps:  # the library believes no empty list
+                    said = [self.drafted(*pair) for pair in ((small, self.path(name)), (deep, out))]
+                    self.assertEqual(*said)
+
+    def drafted(self, target, head):
+        """What the library says of tokens, and of each step's drafts."""
+        said = self.loads(target, "-md", head, "--dtype", "f32", "--tree", "eagle2:40,120,2", "-n", "120", "--json", "--check")
+        if said:
+            said = json.loads(said)
+            self.assertGreater(said["accepted"], 9)
+            return said["tokens"], said["drafted"], said["accepted_histogram"]
 
     def test_refusals_of_heads(self):
         for name, head in some_heads(torch.randn(30, 16)):
+            if isinstance(head, heads.Eagle3):
+                head.draft_ids = torch.arange(30)
             head_files.save(head, self.path(name), torch.float32)
-        self.refused("is an EAGLE-3 head", inflate.main, [self.path("eagle3"), "--out", self.path("o"), "--width", "32"])
-        self.refused("--width is 8 and --inner None, the head has 16 and 24", inflate.main, [self.path("eagle2"), "--out", self.path("o"), "--width", "8"])
-        self.refused("leave --layers and --vocab out", inflate.main, [self.path("lyanna"), "--out", self.path("o"), "--layers", "2"])
+        target, out = self.model(vocab_size=30, hidden_size=16), self.path("o")
+        self.refused("say --target", inflate.main, [self.path("eagle3"), "--out", out, "--width", "32"])
+        self.refused("is 32 wide, the head is for a target of width 16", inflate.main,
+                     [self.path("eagle3"), "--out", out, "--target", self.model(name="wide")])
+        self.refused("--layers is 2, .* has 3", inflate.main, [self.path("eagle3"), "--out", out, "--target", target, "--layers", "2"])
+        self.refused("reads layers 0 1 2, .* has 1: it is for another target", inflate.main,
+                     [self.path("eagle3"), "--out", out, "--target", self.model(name="flat", hidden_size=16, num_hidden_layers=1)])
+        self.refused("leave --vocab out", inflate.main, [self.path("eagle3"), "--out", out, "--target", target, "--vocab", "99"])
+        self.refused("--width is 8 and --inner None, the head has 16 and 24", inflate.main, [self.path("eagle2"), "--out", out, "--width", "8"])
+        self.refused("leave --layers and --target out", inflate.main, [self.path("lyanna"), "--out", out, "--layers", "2"])
+        self.refused("is no head: leave --target out", inflate.main, [target, "--out", out, "--target", target])
 
     def test_refusals(self):
         small = self.model("bamba")

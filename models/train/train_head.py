@@ -27,7 +27,8 @@ def arguments(argv=None):
     head = p.add_argument_group("the head")
     head.add_argument("--depth", type=int, default=6, help="rows of a chain in training")
     head.add_argument("--inner", type=int, help="width of its MLP; the target's without")
-    head.add_argument("--taps", type=int, nargs=3, help="eagle3: the layers whose inputs it sees; 2, n/2, n-3 without")
+    head.add_argument("--taps", type=int, nargs=3, help="eagle3: the layers whose inputs it sees, n of n: the rows behind the final norm; "
+                      "2, n/2, n-3 without")
     head.add_argument("--draft-vocab", type=int, help="eagle3: so many of the most frequent tokens; all without")
     head.add_argument("--rank", type=int, default=64, help="lyanna: of the token info")
     head.add_argument("--hot", help="lyanna: so many hot tokens, or a file of hot_tokens.py; all without")
@@ -52,10 +53,13 @@ def make_head(a, config, embedding, streams):
         ids = hot_tokens.hot_ids(streams, vocab, a.draft_vocab)[0] if a.draft_vocab else torch.arange(vocab)
         taps = a.taps or head_files.default_taps(config["num_hidden_layers"])
         if not all(0 <= t <= config["num_hidden_layers"] for t in taps):
-            raise Refusal("--taps %s: the target has layers 0 to %d" % (" ".join(map(str, taps)), config["num_hidden_layers"] - 1))
+            raise Refusal("--taps %s: need numbers from 0 to %d, the target's layers"
+                          % (" ".join(map(str, taps)), config["num_hidden_layers"]))
         head = heads.Eagle3(head_files.head_config(config, n_taps=len(taps), taps=list(taps), draft_vocab_size=len(ids), **more))
         head.draft_ids = ids
         return head
+    if a.kind == "lyanna" and not 1 <= a.rank <= config["hidden_size"]:
+        raise Refusal("--rank is %d, need 1 to %d, the target's width" % (a.rank, config["hidden_size"]))
     if a.kind == "eagle2":
         return heads.Eagle2(head_files.head_config(config, **more))
     if a.without == "token-info":
@@ -71,9 +75,9 @@ def make_head(a, config, embedding, streams):
 def memory_of(a, target, head, config):
     """Bytes, roughly: weights, what the rows of chains keep for the way back, a few tables of logits."""
     weights = sum(w.numel() * w.element_size() for w in target.parameters()) + sum(w.numel() for w in head.parameters()) * 16
-    rows, c = a.batch * a.length, head.c
+    rows, vocab, c = a.batch * a.length, config["vocab_size"], head.c
     kept = 40 * c["hidden_size"] + 16 * c["intermediate_size"] + 12 * c["num_attention_heads"] * a.length
-    return weights + rows * (a.depth * kept + 60 * c["hidden_size"]) + 5 * 4 * min(rows * config["vocab_size"], losses.ELEMENTS + config["vocab_size"])
+    return weights + rows * (a.depth * kept + 60 * c["hidden_size"]) + 5 * 4 * min(rows * vocab, losses.ELEMENTS + vocab)
 
 
 @torch.no_grad()
@@ -142,7 +146,8 @@ class HeadTrainer(trainer.BesideTarget):
         with autocast(ids.device):
             embedded, hidden, tokens, _ = self.see(ids)
             weight, right = self.net.weight(self.target.head_weight), []
-            first, last = ids.shape[1] - n - 2, ids.shape[1] - 2 - depth  # positions where chains begin: row j drafts the token two behind p = b + j
+            # Positions b where chains begin: row j drafts the token two behind p = b + j.
+            first, last = ids.shape[1] - n - 2, ids.shape[1] - 2 - depth
             for j, out in enumerate(self.net.unroll(embedded, hidden, depth)):
                 p = slice(first + j, last + j + 1)
                 rows = self.net.rows(out[:, p], tokens[:, p])

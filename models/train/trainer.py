@@ -11,7 +11,8 @@ from files import Refusal
 from run import Run
 
 MEASURE_AFTER, WARM_UP = 40, 200  # steps: when a budget becomes a number of steps; until the full learning rate
-NOT_OF_THE_WEIGHTS = {"target", "out", "text", "generated", "logits", "cache", "device", "compile", "budget", "seconds", "save_every", "evaluate_every", "held_rows"}
+NOT_OF_THE_WEIGHTS = {"target", "out", "text", "generated", "logits", "cache", "device", "compile", "budget", "seconds", "save_every",
+                      "evaluate_every", "held_rows"}
 
 
 def add_arguments(p, batch, length, lr):
@@ -64,8 +65,8 @@ def make_optimizer(net, lr, decay):
     """AdamW; vectors and the decays of a Mamba are not pulled to zero."""
     matrices = [w for n, w in net.named_parameters() if w.dim() == 2 and not n.endswith("A_log")]
     others = [w for n, w in net.named_parameters() if not (w.dim() == 2 and not n.endswith("A_log"))]
-    return torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], lr=lr, betas=(0.9, 0.95),
-                             fused=next(net.parameters()).is_cuda)
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=next(net.parameters()).is_cuda)
 
 
 def to_device(x, device):
@@ -95,7 +96,8 @@ class Trainer:
     """Steps of one net. A command gives the hooks at the end."""
 
     def __init__(self, a, net, batches, memory, **identity):
-        """batches: batch i by its number. memory: bytes that the command has estimated. identity: what the weights depend on beside options."""
+        """batches: batch i by its number. memory: bytes that the command has estimated. identity: what the weights depend on beside
+        options."""
         self.a, self.net, self.batches, self.memory = a, net, batches, memory
         torch.backends.cuda.matmul.allow_tf32 = True
         self.run = Run(a.out, {k: v for k, v in vars(a).items() if k not in NOT_OF_THE_WEIGHTS} | identity, a.seconds)
@@ -140,8 +142,9 @@ class Trainer:
         measured = acceptance.report(self.reached())
         self.net.train()
         self.history.append({"step": self.step, "kl": round(float(sums[0]), 4), "overlap": round(float(sums[2]), 4)} | measured)
+        reached = " ".join("%.3f" % v for v in measured["reached"])
         print("step %d held back: KL %.4f nats, overlap %.3f at T = 1; greedy chains reach depth 1-%d: %s, emitted per step %.3f"
-              % (self.step, sums[0], sums[2], len(measured["reached"]), " ".join("%.3f" % v for v in measured["reached"]), measured["emitted_per_step"]), flush=True)
+              % (self.step, sums[0], sums[2], len(measured["reached"]), reached, measured["emitted_per_step"]), flush=True)
 
     def settled(self):
         if self.a.device.startswith("cuda"):
@@ -157,7 +160,8 @@ class Trainer:
 
     def say(self, sums, tokens, seconds):
         kl, ce, overlap = sums.tolist()[:3]
-        print("step %d of %s: KL %.4f, CE %.4f, overlap %.3f, %.2f M tokens/s" % (self.step, self.steps, kl, ce, overlap, tokens / seconds / 1e6), flush=True)
+        print("step %d of %s: KL %.4f, CE %.4f, overlap %.3f, %.2f M tokens/s"
+              % (self.step, self.steps, kl, ce, overlap, tokens / seconds / 1e6), flush=True)
 
     def train(self, began):
         """Gives 0 when the run is over, 3 when it was put away."""
@@ -221,7 +225,8 @@ class BesideTarget(Trainer):
         """text, held: of corpus.load_text; generated: of corpus.load_generated, or None. identity: as for Trainer."""
         self.target, self.held = target, held
         batches = Batches(a, text.to(a.device), None if generated is None else generated.to(a.device))
-        super().__init__(a, net, batches, memory, text_tokens=len(text), generated_tokens=0 if generated is None else len(generated), **identity)
+        made = 0 if generated is None else len(generated)
+        super().__init__(a, net, batches, memory, text_tokens=len(text), generated_tokens=made, **identity)
         self.continued, self.n_continued = None, min(64, a.length - 1)
 
     def main(self, began):

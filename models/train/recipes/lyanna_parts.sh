@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the parts of a Lyanna head are worth: trains it whole, without token info and without the first token, each in a third of the time, and
-# prints the table of conditional acceptance by depth on text that no training saw. The same command goes on after a kill.
+# What the parts of a Lyanna head are worth: trains it whole, without token info and without the first token, each in a third of the
+# time, and prints the table of conditional acceptance by depth on text that no training saw. The same command goes on after a kill.
 #
 #   lyanna_parts.sh TARGET_DIR CORPUS_DIR RUN_DIR SECONDS [options of train_head.py]
 #

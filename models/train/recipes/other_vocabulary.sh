@@ -11,12 +11,10 @@ target=$1 tokenizer=$2 corpus=$3 run=$4 seconds=$5
 shift 5
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3}
-read -ra generate <<<"${GENERATE:-}"
-mkdir -p "$run"
 SECONDS=0
-"$python" "$here/generate.py" "$target" --out "$run/generated" --text "$corpus" --repeat gsm8k_train=5 tinystories=4 \
-    --cache "${TOKEN_CACHE:-$run/tokens}" --sequences "${SEQUENCES:-16384}" --batch "${SAMPLE_BATCH:-2048}" "${generate[@]}"
-[[ -e $run/translated/part-00000.safetensors ]] || "$python" "$here/translate.py" "$target" "$tokenizer" --generated "$run/generated" --out "$run/translated"
+bash "$here/recipes/train.sh" text "$target" "$corpus" "$run" 0
+[[ -e $run/translated/part-00000.safetensors ]] ||
+    "$python" "$here/translate.py" "$target" "$tokenizer" --generated "$run/generated" --out "$run/translated"
 left=$((seconds - SECONDS))
 if ((left < 20)); then
     echo "other_vocabulary.sh: $left of $seconds seconds are left to train in; the same command goes on" >&2

@@ -32,11 +32,13 @@ train)
     shift 4
     export GENERATE="--templates $here/recipes/smollm2_templates.json --beginning 16 128"
     export SEQUENCES=${SEQUENCES:-16384} SAMPLE_BATCH=${SAMPLE_BATCH:-1024}
-    more=(--generated-share 0.7 --batch 64 --lr 2e-3)
-    [[ $what == drafter ]] || more=(--generated-share 0.7 --batch 32)
+    case $what in # ../README.md says why these sizes
+    drafter) more=(--batch 64 --lr 2e-3 --layers 4 --width 256) ;;
+    *) more=(--batch 32 --decline 0.8) ;;
+    esac
     [[ $what == eagle3 ]] && more+=(--draft-vocab 16384)
     [[ $what == lyanna ]] && more+=(--hot 16384)
-    bash "$here/recipes/train.sh" "$what" "$store/target" "$corpus" "$store" "$seconds" "${more[@]}" "$@"
+    bash "$here/recipes/train.sh" "$what" "$store/target" "$corpus" "$store" "$seconds" --generated-share 0.7 "${more[@]}" "$@"
     ;;
 *)
     echo "smollm2.sh: $what is no step; read its first lines" >&2

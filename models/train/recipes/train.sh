@@ -5,7 +5,8 @@
 #
 # WHAT: drafter (a model, distilled), or a head: eagle2, eagle3, lyanna. RUN_DIR gets generated/ (token files, shared by all that are
 # trained for the target) and WHAT/ (the drafter's directory). After a kill the same command goes on; it ends with 3 when there is more
-# to do. SEQUENCES and SAMPLE_BATCH: how much the target generates, and how much of it at once. GENERATE: more options of generate.py.
+# to do. WHAT may be text: generated/ alone, for which SECONDS is 0; behind that several things may be trained at once.
+# SEQUENCES and SAMPLE_BATCH: how much the target generates, and how much of it at once. GENERATE: more options of generate.py.
 # TOKEN_CACHE: where tokenised text is kept. NAME: the directory, in place of WHAT.
 set -euo pipefail
 what=$1 target=$2 corpus=$3 run=$4 seconds=$5
@@ -15,10 +16,11 @@ python=${PYTHON:-python3}
 text=(--text "$corpus" --repeat gsm8k_train=5 tinystories=4 --cache "${TOKEN_CACHE:-$run/tokens}")
 read -ra generate <<<"${GENERATE:-}"
 case $what in
+text) train=() ;;
 drafter) train=(distil.py "$target") ;;
 eagle2 | eagle3 | lyanna) train=(train_head.py "$target" --kind "$what") ;;
 *)
-    echo "train.sh: $what is neither drafter nor eagle2, eagle3, lyanna" >&2
+    echo "train.sh: $what is neither text, drafter nor eagle2, eagle3, lyanna" >&2
     exit 2
     ;;
 esac
@@ -26,6 +28,7 @@ mkdir -p "$run"
 SECONDS=0
 "$python" "$here/generate.py" "$target" --out "$run/generated" "${text[@]}" --sequences "${SEQUENCES:-16384}" \
     --batch "${SAMPLE_BATCH:-2048}" "${generate[@]}"
+[[ $what == text ]] && exit
 left=$((seconds - SECONDS))
 if ((left < 20)); then
     echo "train.sh: $left of $seconds seconds are left to train in; the same command goes on" >&2
