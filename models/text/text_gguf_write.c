@@ -155,7 +155,7 @@ spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t
 
 int32_t speci_tokenizer_first(const spec_tokenizer *t)
 {
-    return t->before.n ? ((const int32_t *)(const void *)t->before.data)[0] : -1;
+    return t->before.n ? speci_buf_ids(&t->before)[0] : -1;
 }
 
 size_t speci_tokenizer_n_unsaid(const spec_tokenizer *t, const char **first, size_t *n_first)
