@@ -1,7 +1,7 @@
 /* verify.h - verification rules as rows, and what a rule is given. Internal.
  *
  * A rule is one file, verify_<rule>.c, and one row of verify_table.c. It walks a tree in two places: on plain arrays
- * (verify_arrays.c), and in a session, where the distributions are rows in device memory (verify_batch.c). */
+ * (verify_arrays.c), and in a session, where the distributions are rows in device memory (verify_walk.c). */
 #ifndef SPEC_VERIFY_H
 #define SPEC_VERIFY_H
 
