@@ -193,7 +193,9 @@ static spec_status write_file(conversion *k)
                   "F16", k->m->path, n_other, w->n_tensor);
     SPEC_TRY(speci_gguf_put_whole(&k->head, "general.file_type", k->mix->file_type));
     SPEC_TRY(speci_gguf_put_whole(&k->head, "general.quantization_version", QUANTISATION_VERSION));
-    return speci_gguf_write(k->m->backend, k->out, &k->head, w->tensors, w->n_tensor, k->source.checkpoint, tell, k, k->m->allocator);
+    return speci_gguf_write(&(gguf_new_file){ .path = k->out, .head = &k->head, .tensors = w->tensors, .n = w->n_tensor,
+                                              .source = k->source.checkpoint, .be = k->m->backend, .progress = tell, .user_data = k,
+                                              .a = k->m->allocator });
 }
 
 static spec_status convert(conversion *k)

@@ -6,7 +6,7 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "transformer.word_embeddings", "token_embd" },
     { "transformer.ln_f", "output_norm" },
     { "lm_head", "output" },
@@ -19,6 +19,8 @@ static const model_rename names[] = {
     { "transformer.h.#.mlp.dense_4h_to_h", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, NULL };
 
 static const char layout[] = "jploski"; /* the name of that order of heads */
 

@@ -3,24 +3,6 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-const model_rename speci_gguf_llama_names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
-    { "lm_head", "output" },
-    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
-    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
-    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
-    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
-    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
-    { "model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm" },
-    { "model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm" },
-    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
-    { "model.layers.#.mlp.gate_proj", "blk.#.ffn_gate" },
-    { "model.layers.#.mlp.up_proj", "blk.#.ffn_up" },
-    { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
-    { NULL, NULL },
-};
-
 spec_status speci_gguf_llama_biases(gguf_reading *r)
 {
     SPEC_TRY(speci_gguf_set(r, "attention_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.attn_q.bias")), NULL));

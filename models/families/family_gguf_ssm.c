@@ -2,7 +2,7 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "backbone.embeddings", "token_embd" },
     { "backbone.norm_f", "output_norm" },
     { "lm_head", "output" },
@@ -18,6 +18,8 @@ static const model_rename names[] = {
     { "backbone.layers.#.mixer.out_proj", "blk.#.ssm_out" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, NULL };
 
 static spec_status finish(gguf_reading *r)
 {

@@ -226,8 +226,7 @@ static spec_status plan_halves(gguf_writing *w, const model_tensor *from, bool *
     char name[256];
     int64_t first = 0;
     for (const model_rename *r = w->row->halves; r && r->name; r++) {
-        const model_rename one[] = { *r, { NULL, NULL } };
-        if (!speci_renamed(one, from->name, name, sizeof name)) continue;
+        if (!speci_renamed_by(r, from->name, name, sizeof name)) continue;
         SPEC_TRY(plan_one(w, from, name, first++, 2));
     }
     *done = first > 0;
