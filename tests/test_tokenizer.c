@@ -21,6 +21,7 @@
 
 #include "core/core_json.h"
 #include "spec_trees.h"
+#include "tests/support_directory.h"
 #include "tests/support_memory.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers"
@@ -380,16 +381,15 @@ static void test_other_formats(void **state)
     (void)state;
     FAILS(open_bytes(&t, tiktoken, sizeof tiktoken - 1, NULL), SPEC_E_UNSUPPORTED, "tiktoken files are not read");
     for (size_t i = 0; i < COUNT(cases); i++) {
-        char dir[] = "/tmp/spec-test-tokenizer-XXXXXX";
-        assert_non_null(mkdtemp(dir));
+        char dir[SUPPORT_DIRECTORY];
+        assert_non_null(support_directory_new(dir));
         FILE *f = fopen(path_of("%s/%s", dir, cases[i].name), "wb");
         fputs(tiktoken, f);
         fclose(f);
         const spec_status status = spec_tokenizer_open(&t, dir, NULL);
         if (status == SPEC_OK || !strstr(spec_last_error(), cases[i].part))
             fail_msg("%s: %s", cases[i].name, status ? spec_last_error() : "opened");
-        unlink(path_of("%s/%s", dir, cases[i].name));
-        rmdir(dir);
+        assert_int_equal(support_directory_delete(dir), 0);
     }
 }
 
@@ -518,8 +518,7 @@ static void make_dir(char *dir, const char *base, const json_t *files)
     const char *name;
     json_t *content;
     size_t n;
-    strcpy(dir, "/tmp/spec-test-tokenizer-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    assert_non_null(support_directory_new(dir));
     OK(speci_file_read(&data, &n, path_of(SPEC_TEST_DIR "/%s", base), 1 << 24, NULL));
     FILE *f = fopen(path_of("%s/tokenizer%s", dir, strrchr(base, '.')), "wb");
     assert_int_equal(fwrite(data, 1, n, f), n);
@@ -527,11 +526,6 @@ static void make_dir(char *dir, const char *base, const json_t *files)
     speci_free(NULL, data);
     json_object_foreach((json_t *)(uintptr_t)files, name, content)
         assert_int_equal(json_dump_file(content, path_of("%s/%s", dir, name), JSON_ENCODE_ANY), 0);
-}
-
-static void remove_dir(const char *dir)
-{
-    assert_int_equal(system(path_of("rm -rf '%s'", dir)), 0);
 }
 
 static void expect_number(const json_t *line, const char *key, int32_t found)
@@ -543,7 +537,7 @@ static void expect_number(const json_t *line, const char *key, int32_t found)
 
 static void beside_line(void *arg, json_t *line, const char *where)
 {
-    char dir[64];
+    char dir[SUPPORT_DIRECTORY];
     spec_tokenizer *t;
     (void)arg, (void)where;
     make_dir(dir, json_string_value(json_object_get(line, "base")), json_object_get(line, "files"));
@@ -557,7 +551,7 @@ static void beside_line(void *arg, json_t *line, const char *where)
     if (json_integer_value(json_object_get(line, "bos")) >= 0) expect_number(line, "bos", info_of(t).bos);
     expect_number(line, "eos", info_of(t).eos);
     spec_tokenizer_close(t);
-    remove_dir(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
 }
 
 /* BOS and EOS from tokenizer_config.json, as strings and as objects, and add_bos_token for a tokenizer.model. */
@@ -565,7 +559,7 @@ static void test_config(void **state)
 {
     static const char config[] = "{\"tokenizer_config.json\": {\"bos_token\": {\"content\": \"</s>\"},"
                                  " \"eos_token\": \"<s>\",\"add_bos_token\": false, \"add_eos_token\": true}}";
-    char dir[64];
+    char dir[SUPPORT_DIRECTORY];
     json_t *files = json_loads(config, 0, NULL);
     spec_tokenizer *t;
     (void)state;
@@ -578,7 +572,7 @@ static void test_config(void **state)
     assert_int_equal(list.id[0], 1);
     free(list.id);
     spec_tokenizer_close(t);
-    remove_dir(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
     json_decref(files);
 }
 
@@ -606,12 +600,12 @@ static void test_beside_refused(void **state)
     };
     (void)state;
     for (size_t i = 0; i < 2 * COUNT(cases); i++) {
-        char dir[64];
+        char dir[SUPPORT_DIRECTORY];
         json_t *files = json_loads(cases[i / 2].files, 0, NULL);
         spec_tokenizer *t;
         make_dir(dir, i % 2 ? "tokenizer_spm/bytes.model" : "golden/tokenizers/gpt2-style/tokenizer.json", files);
         FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, cases[i / 2].part);
-        remove_dir(dir);
+        assert_int_equal(support_directory_delete(dir), 0);
         json_decref(files);
     }
 }
@@ -670,12 +664,12 @@ static void test_no_memory(void **state)
     fail_all(GOLDEN "/qwen2-style");
     fail_all(GOLDEN "/spm-prepend");
     fail_all(SPEC_TEST_DIR "/tokenizer_spm/bytes.model");
-    char dir[64];
+    char dir[SUPPORT_DIRECTORY];
     json_t *files = json_loads("{\"added_tokens.json\": {\"<x>\": 513, \"he\": 7},"
                                " \"special_tokens_map.json\": {\"eos_token\": \"<x>\"}}", 0, NULL);
     make_dir(dir, "golden/tokenizers/gpt2-style/tokenizer.json", files);
     fail_all(dir);
-    remove_dir(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
     json_decref(files);
 }
 
