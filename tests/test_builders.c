@@ -1164,8 +1164,17 @@ static void own(void **state)
     assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
     assert_non_null(strstr(spec_last_error(), "deep"));
     spec_builder_close(b);
+    spec_tree_free(&t, NULL);
+    spec_tree_free(&chain, NULL);
+}
 
-    const spec_builder_ops good = ops;
+static void own_refused(void **state)
+{
+    (void)state;
+    const spec_builder_ops good = { .struct_size = sizeof good, .n_node = 4, .n_row = 3, .n_level = 3, .depth = 1, .k = 2,
+                                    .kind = SPEC_TREE_DETERMINISTIC, .expand = expand };
+    spec_builder_ops ops = good;
+    spec_builder *b;
     assert_int_equal(spec_builder_from_ops(&b, NULL, NULL), SPEC_E_INVALID);
     ops = good, ops.expand = NULL;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
@@ -1184,8 +1193,6 @@ static void own(void **state)
     ops = good, ops.kind = (spec_tree_kind)9;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
     assert_null(b);
-    spec_tree_free(&t, NULL);
-    spec_tree_free(&chain, NULL);
 }
 
 int main(void)
@@ -1197,7 +1204,7 @@ int main(void)
         cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_observes),
         cmocka_unit_test(beams),        cmocka_unit_test(eagle2),       cmocka_unit_test(repeats),
         cmocka_unit_test(probs_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
-        cmocka_unit_test(own),          cmocka_unit_test(sequoia_costs),
+        cmocka_unit_test(own),          cmocka_unit_test(own_refused),  cmocka_unit_test(sequoia_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -781,10 +781,12 @@ static void *no_memory(void *user, size_t bytes, size_t align)
     return (*left)-- > 0 ? speci_malloc.alloc(NULL, bytes, align) : NULL;
 }
 
-static void test_refused(void **state)
+static const float refused_p[] = { .2f, .3f, .5f }, refused_q[] = { .5f, .25f, .25f }; /* both are good */
+
+static void test_refused_values(void **state)
 {
     (void)state;
-    const float p[] = { .2f, .3f, .5f }, good[] = { .5f, .25f, .25f };
+    const float *const p = refused_p, *const good = refused_q;
     const float bad[][3] = {
         { .5f, NAN, .5f }, { .5f, -.25f, .75f }, { INFINITY, 0, 0 }, { .5f, .25f, .248f }, { 0, 0, 0 },
     };
@@ -805,6 +807,13 @@ static void test_refused(void **state)
             refuse(&t, SPEC_E_INVALID, where);
         }
     }
+}
+
+static void test_refused_rows(void **state)
+{
+    (void)state;
+    const float *const p = refused_p, *const good = refused_q;
+    pair t;
     pair_make(&t, p, NULL);
     refuse(&t, SPEC_E_INVALID, "q is NULL");
     t.a.rule = SPEC_VERIFY_AUTO;
@@ -820,6 +829,13 @@ static void test_refused(void **state)
     const float second_bad[] = { .5f, .25f, .25f, .5f, .25f, .5f };
     pair_make(&t, p, second_bad), t.a.child_row = two_rows;
     refuse(&t, SPEC_E_INVALID, "draft's distribution, node 2, row 1");
+}
+
+static void test_refused_arguments(void **state)
+{
+    (void)state;
+    const float *const p = refused_p, *const good = refused_q;
+    pair t;
     pair_make(&t, p, good), t.tree.kind = SPEC_TREE_DETERMINISTIC;
     refuse(&t, SPEC_E_INVALID, "deterministic");
     pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)4;
@@ -838,9 +854,15 @@ static void test_refused(void **state)
     refuse(&t, SPEC_E_INVALID, "distributions p");
     pair_make(&t, p, good), t.a.struct_size = 0;
     refuse(&t, SPEC_E_INVALID, "struct_size");
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    pair t;
     int32_t left;
     const spec_allocator few = { .alloc = no_memory, .free = speci_malloc.free, .user_data = &left };
-    pair_make(&t, p, good), t.a.allocator = &few, left = 0;
+    pair_make(&t, refused_p, refused_q), t.a.allocator = &few, left = 0;
     refuse(&t, SPEC_E_NOMEM, "");
     for (int32_t n = 0; n < 3; n++) {
         left = n, t.a.rule = SPEC_VERIFY_TRAVERSAL;
@@ -930,7 +952,8 @@ int main(void)
         cmocka_unit_test(test_fixture),        cmocka_unit_test(test_random_distributions), cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_statistics_see), cmocka_unit_test(test_draws),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_sure_draft),     cmocka_unit_test(test_zero_uniform), cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_table),          cmocka_unit_test(test_refused),     cmocka_unit_test(test_distributions_refused),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_refused_values), cmocka_unit_test(test_refused_rows),
+        cmocka_unit_test(test_refused_arguments), cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_distributions_refused),
         cmocka_unit_test(test_distributions_of_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
