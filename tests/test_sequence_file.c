@@ -628,7 +628,7 @@ static void nets_of_both_kinds(void **state)
             const int32_t n_recent = speci_exec_n_recent(n.net, 1);
             assert_int_equal(n_recent, strncmp(names[k], "mamba2", 6) == 0 || strcmp(names[k], "bamba") == 0 ? 4 : 0);
             assert_int_equal(f[joint].n, n.net->kind->data_bytes(n.net, N_IDS + 4, n_recent));
-            OK(other.net->kind->read(other.net, 1, N_IDS + 4, n_recent, f[joint].n, get_bytes, &f[joint]));
+            OK(other.net->kind->read(other.net, 1, &(speci_exec_saved){ N_IDS + 4, n_recent, f[joint].n }, get_bytes, &f[joint]));
             feed(&n, m, 0, 33, 1, joint ? row : want);
             if (joint) assert_memory_equal(row, want, sizeof row);
             feed(&n, m, 1, 33, 1, row);
@@ -707,7 +707,7 @@ static void check_within_windows(const char *path, spec_dtype dtype)
         for (int k = 0; k < N_KIND; k++) { /* a copy, of what another saved, goes on in place of the original */
             stream *const from = &f[(k + 1) % N_KIND];
             nets[k].net->kind->end(nets[k].net, 0);
-            OK(nets[k].net->kind->read(nets[k].net, 1, n_past, n_recent, from->n, get_bytes, from));
+            OK(nets[k].net->kind->read(nets[k].net, 1, &(speci_exec_saved){ n_past, n_recent, from->n }, get_bytes, from));
             OK(nets[k].net->kind->copy(nets[k].net, 1, 0));
             nets[k].net->kind->end(nets[k].net, 1);
             assert_int_equal(speci_exec_n_recent(nets[k].net, 0), n_recent);

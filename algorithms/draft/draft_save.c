@@ -134,5 +134,5 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
     }
     if (h.n_own > 0) SPEC_TRY(get_own(m, s, &h, &bytes, get, arg));
     SPEC_TRY(check_head(m, &h, s->n_ids, bytes));
-    return m->exec->kind->read(m->exec, q->seq, h.n_past, h.n_recent, bytes, get, arg);
+    return m->exec->kind->read(m->exec, q->seq, &(speci_exec_saved){ h.n_past, h.n_recent, bytes }, get, arg);
 }
