@@ -173,7 +173,8 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
         r->adjusted = r->adjusted || q->adjust;
         if (flight) speci_round_drop(s, flight);
         if (r->pending && own->depth > 0) speci_builder_known_shape(own->builder, own->depth, &own->tree); /* of a tree on the device */
-        s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
+        s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i],
+                                           .n_grown = r->root_on_device };
     }
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
                                    .ld_grown = r->pending ? r->pending->ld_grown : 0 };

@@ -315,7 +315,8 @@ static spec_status copy_piece(void *arg, int32_t i)
 }
 
 /* On the backend's threads. */
-static spec_status copy_part(const model_builder *b, uint8_t *to, const rows *r, const spec_weight_desc *desc, copy_rows copy, size_t row_bytes)
+static spec_status copy_part(const model_builder *b, uint8_t *to, const rows *r, const spec_weight_desc *desc,
+                             copy_rows copy, size_t row_bytes)
 {
     enum { PIECE = 1 << 12 }; /* values, or a row */
     copying c = { r, to, row_bytes, desc->n_in < PIECE ? PIECE / desc->n_in : 1, copy, desc->dtype };

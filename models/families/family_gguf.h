@@ -40,8 +40,8 @@ typedef struct model_gguf {
 /* The rows (family_gguf_<family>.c) */
 extern const model_gguf speci_gguf_llama, speci_gguf_qwen2, speci_gguf_qwen3, speci_gguf_mamba, speci_gguf_mamba2, speci_gguf_gptneox,
     speci_gguf_phi3, speci_gguf_granite, speci_gguf_granitehybrid, speci_gguf_starcoder2, speci_gguf_gemma, speci_gguf_smollm3,
-    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2, speci_gguf_gemma2, speci_gguf_gemma3,
-    speci_gguf_olmo2, speci_gguf_exaone4, speci_gguf_glm4, speci_gguf_cohere2, speci_gguf_chatglm,
+    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2,
+    speci_gguf_gemma2, speci_gguf_gemma3, speci_gguf_olmo2, speci_gguf_exaone4, speci_gguf_glm4, speci_gguf_cohere2, speci_gguf_chatglm,
     speci_gguf_falcon, speci_gguf_exaone, speci_gguf_phi2;
 
 /* Names that rows share (family_gguf_names.c): of the embedding, the last norm and the head; of q, k, v and o; of the norms of q and k;

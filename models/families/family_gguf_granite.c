@@ -118,6 +118,7 @@ static spec_status write(gguf_writing *w)
     return speci_gguf_put_layers(w);
 }
 
-const model_gguf speci_gguf_granitehybrid = { .architecture = "granitehybrid", .model_type = "granitemoehybrid", .also = "bamba", .names = names, .halves = halves,
-                                              .keys = hybrid_keys, .form = { .pairs_together = true, .decays = true },
+const model_gguf speci_gguf_granitehybrid = { .architecture = "granitehybrid", .model_type = "granitemoehybrid", .also = "bamba",
+                                              .names = names, .halves = halves, .keys = hybrid_keys,
+                                              .form = { .pairs_together = true, .decays = true },
                                               .finish = finish, .write = write };

@@ -20,8 +20,9 @@ static spec_status finish(gguf_reading *r)
 
 static const gguf_key llama_keys[] = { { "attention.sliding_window", "sliding_window", GGUF_WHOLE }, { NULL, NULL, 0 } };
 
-const model_gguf speci_gguf_llama = { .architecture = "llama", .model_type = "llama", .also = "mistral internlm3", .names = speci_gguf_llama_names,
-                                      .keys = llama_keys, .form = { .pairs_together = true }, .finish = finish };
+const model_gguf speci_gguf_llama = { .architecture = "llama", .model_type = "llama", .also = "mistral internlm3",
+                                      .names = speci_gguf_llama_names, .keys = llama_keys,
+                                      .form = { .pairs_together = true }, .finish = finish };
 
 const model_gguf speci_gguf_qwen2 = { .architecture = "qwen2", .model_type = "qwen2", .names = speci_gguf_llama_names };
 const model_gguf speci_gguf_qwen3 = { .architecture = "qwen3", .model_type = "qwen3", .names = speci_gguf_llama_names };
@@ -53,7 +54,9 @@ const model_gguf speci_gguf_gemma = { .architecture = "gemma", .model_type = "ge
                                       .form = { .norms = true } };
 
 static const gguf_key stablelm_keys[] = {
-    { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL }, { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG }, { NULL, NULL, 0 },
+    { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL },
+    { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG },
+    { NULL, NULL, 0 },
 };
 static spec_status stablelm_biases(gguf_reading *r)
 {

@@ -18,7 +18,9 @@ static const model_rename own[] = {
 static const model_rename *const names[] = { own, NULL };
 
 static const gguf_key keys[] = {
-    { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG }, { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL }, { NULL, NULL, 0 },
+    { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG },
+    { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL },
+    { NULL, NULL, 0 },
 };
 
 static spec_status finish(gguf_reading *r)

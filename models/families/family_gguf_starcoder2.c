@@ -10,7 +10,9 @@ static const model_rename own[] = {
 static const model_rename *const names[] = { own, speci_gguf_ends, speci_gguf_norms_before, speci_gguf_attention, NULL };
 
 static const gguf_key keys[] = {
-    { "attention.layer_norm_epsilon", "norm_epsilon", GGUF_REAL }, { "attention.sliding_window", "sliding_window", GGUF_WHOLE }, { NULL, NULL, 0 },
+    { "attention.layer_norm_epsilon", "norm_epsilon", GGUF_REAL },
+    { "attention.sliding_window", "sliding_window", GGUF_WHOLE },
+    { NULL, NULL, 0 },
 };
 
 static spec_status finish(gguf_reading *r)

@@ -277,7 +277,8 @@ static spec_status part_path(char *out, const char *path, int64_t no, int64_t n)
     const size_t n_path = strlen(path), n_end = strlen("-00001-of-00001.gguf");
     snprintf(end, sizeof end, "-of-%05" PRId64 ".gguf", n);
     if (n_path >= MODEL_MAX_PATH || n_path < n_end || strcmp(path + n_path - strlen(end), end) != 0)
-        return speci_fail(SPEC_E_FORMAT, "%s: a file of %" PRId64 " parts: expected a name that ends in -00001%s, with the others beside it",
+        return speci_fail(SPEC_E_FORMAT,
+                          "%s: a file of %" PRId64 " parts: expected a name that ends in -00001%s, with the others beside it",
                           path, n, end);
     snprintf(out, MODEL_MAX_PATH, "%.*s-%05" PRId64 "%s", (int)(n_path - n_end), path, no + 1, end);
     return SPEC_OK;
@@ -293,8 +294,8 @@ static spec_status open_part(model_checkpoint *c, int64_t i, int64_t n)
     SPEC_TRY(open_gguf(c, path));
     SPEC_TRY(part_number(&c->shards[c->n_shard - 1].gguf, &its_no, &its_n));
     if (its_no == i && its_n == n) return SPEC_OK;
-    return speci_fail(SPEC_E_FORMAT, "%s: says that it is part %" PRId64 " of %" PRId64 ", expected %" PRId64 " of %" PRId64, path, its_no + 1,
-                      its_n, i + 1, n);
+    return speci_fail(SPEC_E_FORMAT, "%s: says that it is part %" PRId64 " of %" PRId64 ", expected %" PRId64 " of %" PRId64, path,
+                      its_no + 1, its_n, i + 1, n);
 }
 
 static spec_status open_parts(model_checkpoint *c)
