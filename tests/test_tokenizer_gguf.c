@@ -37,13 +37,6 @@ static void write_bytes(const char *path, const void *data, size_t n)
     fclose(f);
 }
 
-static spec_tokenizer_info info_of(const spec_tokenizer *t)
-{
-    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
-    OK(spec_tokenizer_get_info(t, &info));
-    return info;
-}
-
 /* --- from a tokenizer.json, by its words alone --- */
 
 typedef struct word {
@@ -189,10 +182,10 @@ static void bpe(void **state)
         spec_tokenizer *t = open_gguf(words_of(path, cases[i].pre, cases[i].bos, cases[i].eos));
         snprintf(path, sizeof path, GOLDEN "%s/vectors.jsonl", cases[i].name);
         same_vectors(own, t, path);
-        assert_int_equal(info_of(t).n_vocab, info_of(own).n_vocab);
-        assert_int_equal(info_of(t).bos, cases[i].bos);
-        assert_int_equal(info_of(t).eos, cases[i].eos);
-        for (int32_t id = 0; id < info_of(own).n_vocab; id++)
+        assert_int_equal(support_tokenizer_info(t).n_vocab, support_tokenizer_info(own).n_vocab);
+        assert_int_equal(support_tokenizer_info(t).bos, cases[i].bos);
+        assert_int_equal(support_tokenizer_info(t).eos, cases[i].eos);
+        for (int32_t id = 0; id < support_tokenizer_info(own).n_vocab; id++)
             assert_int_equal(spec_tokenizer_is_special(t, id), spec_tokenizer_is_special(own, id));
         spec_tokenizer_close(t);
         spec_tokenizer_close(own);
@@ -290,8 +283,8 @@ static void sentence_piece(void **state)
         spec_tokenizer *t = open_gguf(pieces_as_gguf(own, cases[i].prefix, cases[i].remove_extra));
         snprintf(path, sizeof path, SPM "%s.jsonl", cases[i].name);
         if (strcmp(cases[i].name, "noprefix") != 0) same_vectors(own, t, path); /* it has a text of its own for unknown pieces */
-        assert_int_equal(info_of(t).bos, 1);
-        assert_int_equal(info_of(t).eos, 2);
+        assert_int_equal(support_tokenizer_info(t).bos, 1);
+        assert_int_equal(support_tokenizer_info(t).eos, 2);
         spec_tokenizer_close(t);
         spec_tokenizer_close(own);
     }
@@ -327,7 +320,7 @@ static void added_to_pieces(void **state)
     const size_t n = encode(t, &ids, "a[in]a[out]a", 12, SPEC_TOKEN_ADD_SPECIAL);
     assert_int_equal(n, 7);
     assert_memory_equal(ids, wanted, sizeof wanted);
-    assert_int_equal(info_of(t).n_vocab, size);
+    assert_int_equal(support_tokenizer_info(t).n_vocab, size);
     free(ids);
     spec_tokenizer_close(t);
 }
@@ -484,7 +477,7 @@ static void expect_template(const char *path, const char *expected)
 {
     spec_tokenizer *t = NULL;
     OK(spec_tokenizer_open(&t, path, NULL));
-    const char *found = info_of(t).chat_template;
+    const char *found = support_tokenizer_info(t).chat_template;
     if (expected) assert_string_equal(found, expected);
     else assert_null(found);
     spec_tokenizer_close(t);

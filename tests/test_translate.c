@@ -1,27 +1,16 @@
 /* test_translate.c - tokens of one tokenizer in those of another, for every pair of the tokenizers in golden/tokenizers, against
  * rules that are obviously right: maps by comparing all tokens with all; texts by encoding them; tokens one by one by the bytes that
  * they come to. And text behind tokens, against the whole text's ids. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "models/text/text_translate.h"
 #include "tests/support_memory.h"
+#include "tests/support_model.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers/"
 #define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
-
-static void ok_(spec_status status, const char *what, int line)
-{
-    if (status != SPEC_OK) fail_msg("line %d: %s: %s: %s", line, what, spec_status_name(status), spec_last_error());
-}
-#define OK(call) ok_((call), #call, __LINE__)
 
 static const char *const names[] = { "gpt2-style", "gpt_neox-style", "llama3-style", "qwen2-style", "spm-metaspace", "spm-prepend" };
 enum { N_TOKENIZER = COUNT(names) };

@@ -129,6 +129,7 @@ int32_t speci_verify_naive_node(const spec_verify_args *a, int32_t node, int32_t
 /* Multi-step sampling (verify_mss.c): its walk, and its objection to trees whose siblings are no draws. */
 spec_status speci_verify_mss_walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
 const char *speci_verify_not_sampled(spec_tree_kind kind);
+const char *speci_verify_not_sampled_chain(spec_tree_kind kind, bool chain); /* the same, and to trees that branch */
 /* Traversal (verify_traversal.c). */
 spec_status speci_verify_traversal_walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
 
