@@ -5,6 +5,7 @@
 #include "algorithms/draft/draft_model.h"
 #include "algorithms/engine/engine.h"
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -46,10 +47,7 @@ static void write_file(const char *dir, const char *name, const char *text)
 {
     char path[700];
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
-    assert_int_equal(fclose(f), 0);
+    support_write(path, text, strlen(text));
 }
 
 void support_variant(char *dir, const char *base, const variant_file *files, size_t n)

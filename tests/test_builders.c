@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "algorithms/build/build.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
 
 enum { MOST_VOCAB = 96, MOST_NODES = SPECI_MAX_NODE };
@@ -392,10 +393,7 @@ static const char *shape_file(const char *text, size_t n)
 {
     static char name[64];
     (void)snprintf(name, sizeof name, "test_builders_%ld.txt", (long)getpid());
-    FILE *f = fopen(name, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
+    support_write(name, text, n);
     static char with_kind[80];
     (void)snprintf(with_kind, sizeof with_kind, "static:@%s", name);
     return with_kind;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
 #include "tests/support_model.h"
 
@@ -169,10 +170,7 @@ static void put(const char *name, const void *data, size_t n)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
+    support_write(path, data, n);
 }
 
 static void put_text(const char *name, const char *text) { put(name, text, strlen(text)); }

@@ -11,6 +11,7 @@
 
 #include "algorithms/draft/draft_trie.h"
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_model.h"
 
 /* ------------------------------------------------------------------- counts that are obviously right --- */
@@ -461,13 +462,7 @@ static uint8_t *read_all(size_t *n)
     return data;
 }
 
-static void write_all(const uint8_t *data, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
-}
+static void write_all(const uint8_t *data, size_t n) { support_write(path, data, n); }
 
 static void put_sum(uint8_t *data, size_t n)
 {

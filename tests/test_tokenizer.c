@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
 #include "tests/support_model.h"
 
@@ -355,9 +356,7 @@ static void test_other_formats(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         char dir[SUPPORT_DIRECTORY];
         assert_non_null(support_directory_new(dir));
-        FILE *f = fopen(path_of("%s/%s", dir, cases[i].name), "wb");
-        fputs(tiktoken, f);
-        fclose(f);
+        support_write(path_of("%s/%s", dir, cases[i].name), tiktoken, sizeof tiktoken - 1);
         const spec_status status = spec_tokenizer_open(&t, dir, NULL);
         if (status == SPEC_OK || !strstr(spec_last_error(), cases[i].part))
             fail_msg("%s: %s", cases[i].name, status ? spec_last_error() : "opened");
@@ -492,9 +491,7 @@ static void make_dir(char *dir, const char *base, const json_t *files)
     size_t n;
     assert_non_null(support_directory_new(dir));
     OK(speci_file_read(&data, &n, path_of(SPEC_TEST_DIR "/%s", base), 1 << 24, NULL));
-    FILE *f = fopen(path_of("%s/tokenizer%s", dir, strrchr(base, '.')), "wb");
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
+    support_write(path_of("%s/tokenizer%s", dir, strrchr(base, '.')), data, n);
     speci_free(NULL, data);
     json_object_foreach((json_t *)(uintptr_t)files, name, content)
         assert_int_equal(json_dump_file(content, path_of("%s/%s", dir, name), JSON_ENCODE_ANY), 0);

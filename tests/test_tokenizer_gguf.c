@@ -13,6 +13,7 @@
 #include "core/core_json.h"
 #include "models/text/text_spm.h"
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_gguf.h"
 #include "tests/support_memory.h"
 #include "tests/support_model.h"
@@ -27,14 +28,6 @@ static int make_dir(void **state)
     const int failed = support_directory_make(state);
     snprintf(file, sizeof file, "%s/v.gguf", support_directory);
     return failed;
-}
-
-static void write_bytes(const char *path, const void *data, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
 }
 
 /* --- from a tokenizer.json, by its words alone --- */
@@ -105,7 +98,7 @@ static gguf_bytes words_of(const char *dir_json, const char *pre, int32_t bos, i
 static spec_tokenizer *open_gguf(gguf_bytes b)
 {
     spec_tokenizer *t = NULL;
-    write_bytes(file, b.data, b.n);
+    support_write(file, b.data, b.n);
     free(b.data);
     OK(spec_tokenizer_open(&t, file, NULL));
     return t;
@@ -278,7 +271,7 @@ static void sentence_piece(void **state)
         snprintf(config, sizeof config, "cp " SPM "%s.model %s", cases[i].name, path);
         assert_int_equal(system(config), 0);
         snprintf(config, sizeof config, "%s/tokenizer_config.json", support_directory);
-        write_bytes(config, "{\"legacy\": true}", 16); /* as GGUF has it: a space behind special tokens, too */
+        support_write(config, "{\"legacy\": true}", 16); /* as GGUF has it: a space behind special tokens, too */
         OK(spec_tokenizer_open(&own, path, NULL));
         spec_tokenizer *t = open_gguf(pieces_as_gguf(own, cases[i].prefix, cases[i].remove_extra));
         snprintf(path, sizeof path, SPM "%s.jsonl", cases[i].name);
@@ -432,7 +425,7 @@ static void refusals(void **state)
         const refused_case *c = &refused[i];
         gguf_bytes b = make_refused(c);
         spec_tokenizer *t = NULL;
-        write_bytes(file, b.data, b.n);
+        support_write(file, b.data, b.n);
         free(b.data);
         if (c->code) FAILS(spec_tokenizer_open(&t, file, NULL), c->code, c->part);
         else OK(spec_tokenizer_open(&t, file, NULL));
@@ -448,7 +441,7 @@ static void no_memory_of(gguf_bytes b)
     support_memory f = { .fail_at = 1 };
     const spec_allocator a = support_allocator(&f);
     spec_status status = SPEC_E_NOMEM;
-    write_bytes(file, b.data, b.n);
+    support_write(file, b.data, b.n);
     free(b.data);
     for (; status == SPEC_E_NOMEM; f.fail_at++) {
         spec_tokenizer *t = NULL;
@@ -495,7 +488,7 @@ static void templates(void **state)
     gguf_string(&b, "a", 1);
     gguf_array(&b, "tokenizer.ggml.merges", SPECI_GGUF_STRING, 0);
     gguf_text(&b, "tokenizer.chat_template", "{{ messages }}\xc3\xa9");
-    write_bytes(file, b.data, b.n);
+    support_write(file, b.data, b.n);
     free(b.data);
     expect_template(file, "{{ messages }}\xc3\xa9");
 
@@ -512,12 +505,12 @@ static void templates(void **state)
     };
     snprintf(path, sizeof path, "%s/tokenizer_config.json", support_directory);
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
-        write_bytes(path, configs[i].config, strlen(configs[i].config));
+        support_write(path, configs[i].config, strlen(configs[i].config));
         expect_template(support_directory, configs[i].expected);
     }
-    write_bytes(path, configs[0].config, strlen(configs[0].config));
+    support_write(path, configs[0].config, strlen(configs[0].config));
     snprintf(path, sizeof path, "%s/chat_template.jinja", support_directory);
-    write_bytes(path, "three", 5);
+    support_write(path, "three", 5);
     expect_template(support_directory, "three");
 }
 
