@@ -226,8 +226,9 @@ static void shards(void **state)
 static void shard_names(void **state)
 {
     (void)state;
-    static const char *const names[] = { "../m1.safetensors", "./../m1.safetensors", ".//m1.safetensors", "sub/m1.safetensors", "/etc/m1.safetensors",
-                                         "..", "..\\\\m1.safetensors", "a..safetensors" };
+    static const char *const names[] = { "../m1.safetensors",    "./../m1.safetensors", ".//m1.safetensors",
+                                         "sub/m1.safetensors",   "/etc/m1.safetensors", "..",
+                                         "..\\\\m1.safetensors", "a..safetensors" };
     put_tensors("m1.safetensors", SHARD1, 8);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         index_of("m1.safetensors", names[i]);

@@ -399,9 +399,11 @@ static void check_costs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(check_objects),   cmocka_unit_test(check_corpora), cmocka_unit_test(check_nothing),
-                                        cmocka_unit_test(check_text),      cmocka_unit_test(check_sequences), cmocka_unit_test(check_steps),
-                                        cmocka_unit_test(check_trees),     cmocka_unit_test(check_rules),   cmocka_unit_test(check_builders),
-                                        cmocka_unit_test(check_costs) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(check_objects), cmocka_unit_test(check_corpora),   cmocka_unit_test(check_nothing),
+        cmocka_unit_test(check_text),    cmocka_unit_test(check_sequences), cmocka_unit_test(check_steps),
+        cmocka_unit_test(check_trees),   cmocka_unit_test(check_rules),     cmocka_unit_test(check_builders),
+        cmocka_unit_test(check_costs),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

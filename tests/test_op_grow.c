@@ -564,7 +564,8 @@ static void draw_made(tree_draws *x, spec_draw_how how)
     static const spec_sampling sampling[TREE_ROWS] = { { 1.0f, 0, 0.0f, 0.0f, 0 }, { 0.5f, 0, 0.0f, 0.0f, 0 },
                                                        { 1.0f, 9, 0.0f, 0.0f, 0 }, { 1.0f, 0, 0.9f, 0.0f, 0 },
                                                        { 1.0f, 0, 0.0f, 0.0f, 0 } };
-    const spec_probs_args from = { x->given.data, TREE_N, TREE_N, x->made.data, TREE_N, TREE_N, TREE_ROWS, tree_probs_row, made_row, sampling };
+    const spec_probs_args from = { x->given.data, TREE_N, TREE_N, x->made.data, TREE_N, TREE_N, TREE_ROWS,
+                                   tree_probs_row, made_row, sampling };
     spec_draw_args a = draws_in_trees(x, how);
     a.probs = x->made.data, a.host_probs_row = made_row, a.distributions = &from;
     test_ok(x->d->ops->draw(x->q, &a), "distribution and draw");
@@ -593,7 +594,8 @@ static void each_draw_in_trees(test_device *d)
     test_random random = { 31 };
     double distributions[3 * TREE_N];
     for (int32_t i = 0; i < 3; i++) fill_probs(&random, i == 1 ? FEW : DENSE, distributions + i * TREE_N, TREE_N);
-    tree_draws x = { .d = d, .given = test_buffer_from(d, distributions, 3 * TREE_N, F32), .made = test_buffer_new(d, TREE_ROWS * TREE_N, F32) };
+    tree_draws x = { .d = d, .given = test_buffer_from(d, distributions, 3 * TREE_N, F32),
+                     .made = test_buffer_new(d, TREE_ROWS * TREE_N, F32) };
     x.probs = test_read_raw(&x.given);
     trees_open(d, &x.t, TREE_SLOTS, 9, TREE_FRONTIER, 9);
     x.q = test_row_queue(d, TREE_N);
