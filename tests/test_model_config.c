@@ -565,7 +565,6 @@ static void tokenizers(void **state)
     spec_model_close(m);
     added_after_training();
 }
-#endif
 
 /* --- files that are not what their names say --- */
 
@@ -593,6 +592,7 @@ static void not_the_file(void **state)
         support_variant_remove(dir);
     }
 }
+#endif
 
 int main(void)
 {
