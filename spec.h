@@ -363,7 +363,7 @@ typedef struct spec_drafter_params {
                             Saved sequences have none of these rows */
     int32_t resample_left; /* n_resample and resample_across hold only where more than so many rows are left */
     int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of
-                            all the builder's nodes, sampled ones too. Such a sequence does not run the head in this step, but in the next */
+                            all the builder's nodes, sampled ones too. Such a sequence runs the head not in this step, but in the next */
     spec_token_info token_info; /* of a Lyanna head */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)

@@ -820,8 +820,8 @@ struct spec_backend_ops {
     spec_status (*gather)(spec_queue *q, const spec_gather_args *a);
     /* Bit t: weight_open takes parts of type t, which are blocks. Those of a file that it does not take are unpacked by the library. */
     uint64_t weight_blocks;
-    /* Optional. Runs body(arg, i) for all i in [0, n), in any order, on the device's threads of the host, and returns when all are done: weights
-     * are packed by it. NULL: those of spec_host.parallel_for, or the caller's alone. */
+    /* Optional. Runs body(arg, i) for all i in [0, n), in any order, on the device's threads of the host, and returns when all are done:
+     * weights are packed by it. NULL: those of spec_host.parallel_for, or the caller's alone. */
     void (*parallel)(spec_device *dev, int32_t n, void (*body)(void *arg, int32_t i), void *arg);
     /* Bits of SPEC_KNOWS_...: what the operations heed of that which arguments have gained. Where a table's bit is 0 the library refuses
      * operations that ask for it. */

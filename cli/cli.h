@@ -10,7 +10,9 @@
 enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_DIFFERS = 3 }; /* exit codes; 128 + N: stopped by signal N */
 #define CLI_STDOUT "/dev/stdout" /* what "-" is as a file to write */
 
-typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8, CLI_NGRAM = 16, CLI_CONVERT = 32 } cli_command; /* TOP: none given */
+typedef enum cli_command { /* TOP: none given */
+    CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8, CLI_NGRAM = 16, CLI_CONVERT = 32
+} cli_command;
 
 /* --- options (cli_options.c) --- */
 

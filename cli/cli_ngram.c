@@ -169,7 +169,8 @@ static int build(ngram_build *b, const spec_tokenizer *tokenizer)
             (double)info.bytes / 1e6, (unsigned long long)info.n_continuation, (unsigned long long)info.n_context,
             (unsigned long long)info.n_token, (unsigned long long)info.n_text, (cli_now_ms() - start) / 1e3);
     if (info.n_continuation == 0)
-        fputs("spec: warning: the table is empty: nothing followed the same tokens as often as --min-count asks; 1 keeps everything\n", stderr);
+        fputs("spec: warning: the table is empty: nothing followed the same tokens as often as --min-count asks; "
+              "1 keeps everything\n", stderr);
     if (o->verbose)
         fprintf(stderr, "spec: %d sorted runs of %.1f MB together\n", info.n_run, (double)info.bytes_runs / 1e6);
     return CLI_OK;

@@ -28,7 +28,8 @@ int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *w
     if (spec_model_tokenizer(c->target) != NULL) return CLI_OK;
     if (spec_model_get_info(c->target, &info, 1) != SPEC_OK) return cli_failure();
     if (info.head != NULL)
-        return cli_error("%s is a head, which drafts for the model that it was made for: name that with -m, and the head with -md", o->model);
+        return cli_error("%s is a head, which drafts for the model that it was made for: name that with -m, and the head with -md",
+                         o->model);
     if (!has_tokenizers()) return cli_error("%s, and %s%s", spec_last_error(), why, ids);
     if (info.format != NULL && strcmp(info.format, "gguf") == 0)
         return cli_error("%s has no tokenizer in it, and %s. Give one with --tokenizer%s", o->model, why, ids);

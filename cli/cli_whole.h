@@ -10,7 +10,8 @@ typedef struct cli_whole {
     char *target, *partial; /* NULL: it is written where it is */
 } cli_whole;
 
-/* Of a text that begins with `begin`, at most 32 bytes. A file of another kind is not replaced. All tell what failed, and return an exit code. */
+/* Of a text that begins with `begin`, at most 32 bytes. A file of another kind is not replaced. All tell what failed, and return an exit
+ * code. */
 int cli_whole_open(cli_whole *w, const char *path, const char *begin);
 /* whole false: nothing is left of it. */
 int cli_whole_close(cli_whole *w, bool whole);

@@ -82,6 +82,9 @@ typedef struct speci_buf {
 spec_status speci_buf_reserve(speci_buf *b, size_t extra); /* room for `extra` more bytes */
 spec_status speci_buf_add(speci_buf *b, const void *data, size_t n);
 void speci_buf_free(speci_buf *b);
+/* Of a buffer of ids, which are int32_t. */
+static inline int32_t *speci_buf_ids(const speci_buf *b) { return (int32_t *)(void *)b->data; }
+static inline size_t speci_buf_n_ids(const speci_buf *b) { return b->n / sizeof(int32_t); }
 
 /* Zeroed pages of the system, or NULL; given back with the same number of bytes (core_pages.c). */
 void *speci_pages_take(size_t bytes);

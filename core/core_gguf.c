@@ -114,7 +114,8 @@ static spec_status fixed(reader *r, const speci_gguf_value *v, size_t key)
     SPEC_TRY(need(r, total, key_at(r, key)));
     for (uint64_t i = 0; v->type == SPECI_GGUF_BOOL && i < v->n; i++)
         if (r->map->data[r->at + i] > 1)
-            return speci_fail(SPEC_E_FORMAT, "%s: %s is a bool of %u, expected 0 or 1", r->g->file, key_at(r, key), r->map->data[r->at + i]);
+            return speci_fail(SPEC_E_FORMAT, "%s: %s is a bool of %u, expected 0 or 1", r->g->file, key_at(r, key),
+                              r->map->data[r->at + i]);
     r->at += (size_t)total;
     return SPEC_OK;
 }

@@ -26,6 +26,12 @@ typedef struct speci_exec_params {
     bool collapsed;  /* of a head with token info: as one table */
 } speci_exec_params;
 
+/* A sequence that was written: the positions that it covers, those of them behind its states, and its bytes. */
+typedef struct speci_exec_saved {
+    int32_t n_past, n_recent;
+    uint64_t bytes;
+} speci_exec_saved;
+
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
  * all, of which the first n_fed were fed before. */
 typedef struct speci_exec_input {
@@ -120,10 +126,9 @@ struct speci_exec_kind {
      * as they lie on the device, of each recurrent layer the convolution's window, the state, and of chunked scans x, B and dt of
      * the recent tokens in order; then of each attention layer K and V, page by page and head by head, the covered positions only. */
     spec_status (*write)(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);
-    /* Begins the empty slot with what was written, `bytes` of it. E_FORMAT: keys were turned by the other set. On any error the
-     * sequence is good for `end` only. */
-    spec_status (*read)(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
-                        void *arg);
+    /* Begins the empty slot with what was written. E_FORMAT: keys were turned by the other set. On any error the sequence is good for
+     * `end` only. */
+    spec_status (*read)(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg);
     /* One of the two: bytes of a sequence that covers n_past positions, n_recent of them behind its states; or, of a kind where
      * only a sequence can tell, of one that was flushed. */
     uint64_t (*data_bytes)(const speci_exec *exec, int32_t n_past, int32_t n_recent);

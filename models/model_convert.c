@@ -127,9 +127,10 @@ static spec_status put_tokenizer(conversion *k)
     if (!k->tokenizer) return speci_gguf_put_text(&k->head, "tokenizer.ggml.model", "none", 4);
     const size_t n = speci_tokenizer_n_unsaid(k->tokenizer, &first, &n_first);
     if (n)
-        speci_log(k->m->backend, SPEC_LOG_WARN, "%s: %zu added token%s, \"%.*s\" first, take%s white space along or stand between words only "
-                  "(lstrip, rstrip, single_word): a GGUF file does not say so, and texts with them may get other ids", k->m->path, n,
-                  n == 1 ? "" : "s", n_first > 60 ? 60 : (int)n_first, first, n == 1 ? "s" : "");
+        speci_log(k->m->backend, SPEC_LOG_WARN,
+                  "%s: %zu added token%s, \"%.*s\" first, take%s white space along or stand between words only "
+                  "(lstrip, rstrip, single_word): a GGUF file does not say so, and texts with them may get other ids",
+                  k->m->path, n, n == 1 ? "" : "s", n_first > 60 ? 60 : (int)n_first, first, n == 1 ? "s" : "");
     return speci_tokenizer_put_gguf(&k->head, k->tokenizer, n_vocab);
 }
 
@@ -193,7 +194,9 @@ static spec_status write_file(conversion *k)
                   "F16", k->m->path, n_other, w->n_tensor);
     SPEC_TRY(speci_gguf_put_whole(&k->head, "general.file_type", k->mix->file_type));
     SPEC_TRY(speci_gguf_put_whole(&k->head, "general.quantization_version", QUANTISATION_VERSION));
-    return speci_gguf_write(k->m->backend, k->out, &k->head, w->tensors, w->n_tensor, k->source.checkpoint, tell, k, k->m->allocator);
+    return speci_gguf_write(&(gguf_new_file){ .path = k->out, .head = &k->head, .tensors = w->tensors, .n = w->n_tensor,
+                                              .source = k->source.checkpoint, .be = k->m->backend, .progress = tell, .user_data = k,
+                                              .a = k->m->allocator });
 }
 
 static spec_status convert(conversion *k)

@@ -62,9 +62,10 @@ static void warn_of_layers(const spec_model *head, const spec_model *target)
         if (by < -1 || by > 1 || by != off) off = 2;
     }
     if (off == 2)
-        speci_log(head->backend, SPEC_LOG_WARN, "%s: its layers are taken for 2, n / 2 and n - 3 of %d, and the file says others (%d, %d, %d): "
-                  "where it drafts badly, open it with head_layers FILE (--head-layers file)", head->path, target->n_layer, in->said[0],
-                  in->said[1], in->said[2]);
+        speci_log(head->backend, SPEC_LOG_WARN,
+                  "%s: its layers are taken for 2, n / 2 and n - 3 of %d, and the file says others (%d, %d, %d): "
+                  "where it drafts badly, open it with head_layers FILE (--head-layers file)",
+                  head->path, target->n_layer, in->said[0], in->said[1], in->said[2]);
 }
 
 static spec_status check_layers(const spec_model *head, const spec_model *target)

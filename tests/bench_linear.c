@@ -144,7 +144,8 @@ int main(int argc, char **argv)
     run(be, n_in, n_out, SPEC_DTYPE_F32, SPEC_DTYPE_F32);
     run(be, n_in, n_out, SPEC_DTYPE_BF16, SPEC_DTYPE_F32);
     run(be, n_in, n_out, SPEC_DTYPE_F16, SPEC_DTYPE_F16);
-    static const spec_dtype blocks[] = { SPEC_DTYPE_Q8_0, SPEC_DTYPE_Q4_0, SPEC_DTYPE_Q4_1, SPEC_DTYPE_Q5_1, SPEC_DTYPE_Q4_K, SPEC_DTYPE_Q6_K };
+    static const spec_dtype blocks[] = { SPEC_DTYPE_Q8_0, SPEC_DTYPE_Q4_0, SPEC_DTYPE_Q4_1,
+                                         SPEC_DTYPE_Q5_1, SPEC_DTYPE_Q4_K, SPEC_DTYPE_Q6_K };
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) run(be, n_in, n_out, blocks[i], SPEC_DTYPE_BF16);
     spec_backend_close(be);
     return 0;

@@ -2,20 +2,19 @@
  *
  * The input is edits of a good file, which is made here: one byte of flags (1: leave the checksum as it is, so that it catches them),
  * then 4 bytes an edit: place (little-endian, 3 bytes; its highest bit: cut the file off there) and the byte to put there. */
-#define _GNU_SOURCE /* mkdtemp */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "algorithms/draft/draft_trie.h"
+#include "tests/support_directory.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { N_ID = 60, SUM = 8 };
 
 static struct { /* once for all inputs */
-    char dir[32], path[64];
+    char dir[SUPPORT_DIRECTORY], path[64];
     uint8_t *good, *edited;
     size_t n;
 } all;
@@ -61,16 +60,14 @@ static spec_drafter *open_drafter(void)
 
 static void end(void)
 {
-    (void)unlink(all.path);
-    (void)rmdir(all.dir);
+    (void)support_directory_delete(all.dir);
     free(all.good);
     free(all.edited);
 }
 
 static void begin(void)
 {
-    (void)snprintf(all.dir, sizeof all.dir, "/tmp/fuzz-trie-XXXXXX");
-    require(mkdtemp(all.dir) != NULL, "a directory");
+    require(support_directory_new(all.dir) != NULL, "a directory");
     (void)snprintf(all.path, sizeof all.path, "%s/past", all.dir);
     (void)atexit(end);
     spec_drafter *d = open_drafter();

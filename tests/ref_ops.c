@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support_statistics.h"
+
 double ref_silu(double x)
 {
     return x / (1.0 + exp(-x));
@@ -168,14 +170,6 @@ int32_t ref_draw(const double *probs, int32_t n, double u)
     return last;
 }
 
-static double normalise(double *v, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++) sum += v[i];
-    for (int32_t i = 0; i < n && sum > 0.0; i++) v[i] /= sum;
-    return sum;
-}
-
 int32_t ref_accept(int32_t *token, double *p, double *q, int32_t n, const int32_t *candidates, int32_t n_candidate,
                    const float *u, double u_last)
 {
@@ -188,10 +182,10 @@ int32_t ref_accept(int32_t *token, double *p, double *q, int32_t n, const int32_
             return j;
         }
         for (int32_t i = 0; i < n; i++) p[i] = fmax(p[i] - (q ? q[i] : i == y ? p[i] : 0.0), 0.0);
-        normalise(p, n);
+        probs_normalise(p, n);
         if (!q) continue;
         q[y] = 0.0;
-        if (normalise(q, n) == 0.0) break;
+        if (probs_normalise(q, n) == 0.0) break;
     }
     *token = ref_draw(p, n, u_last);
     return -1;

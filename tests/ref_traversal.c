@@ -5,13 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-static double normalise(double *x, int32_t n)
-{
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += x[i];
-    for (int32_t i = 0; i < n && sum > 0; i++) x[i] /= sum;
-    return sum;
-}
+#include "tests/support_statistics.h"
 
 /* Does sibling a come before sibling b? */
 static bool before(const ref_tree *t, int32_t a, int32_t b, ref_fault fault)
@@ -36,7 +30,7 @@ static void draft_of(double *s, const ref_tree *t, int32_t c, const bool *gone, 
     memcpy(s, t->q[c], (size_t)t->v * sizeof *s);
     for (int32_t e = t->parent[c] + 1; e < t->n && fault != REF_REPLACEMENT; e++)
         if (t->parent[e] == t->parent[c] && gone[e] && t->q[e] == t->q[c]) s[t->token[e]] = 0;
-    (void)normalise(s, t->v);
+    (void)probs_normalise(s, t->v);
 }
 
 /* Child x of u is deleted: b = z / Z, w = Z / (Z + 1 - w). */
@@ -123,7 +117,7 @@ static double mss_below(const ref_tree *t, int32_t u)
         if (accept > 0) sum += reach * accept * (1 + mss_below(t, c));
         reach *= 1 - accept;
         for (int32_t i = 0; i < t->v; i++) r[i] = fmax(r[i] - s[i], 0);
-        (void)normalise(r, t->v);
+        (void)probs_normalise(r, t->v);
     }
     return sum;
 }

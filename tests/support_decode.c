@@ -1,9 +1,11 @@
 /* support_decode.c - see support_decode.h. */
-#define _DEFAULT_SOURCE /* mkdtemp, symlink */
+#define _DEFAULT_SOURCE /* symlink */
 #include "tests/support_decode.h"
 
 #include "algorithms/draft/draft_model.h"
 #include "algorithms/engine/engine.h"
+#include "tests/support_directory.h"
+#include "tests/support_file.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -45,16 +47,12 @@ static void write_file(const char *dir, const char *name, const char *text)
 {
     char path[700];
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
-    assert_int_equal(fclose(f), 0);
+    support_write(path, text, strlen(text));
 }
 
 void support_variant(char *dir, const char *base, const variant_file *files, size_t n)
 {
-    strcpy(dir, "/tmp/spec-variant-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    assert_non_null(support_directory_new(dir));
     DIR *d = opendir(base);
     assert_non_null(d);
     for (const struct dirent *e; (e = readdir(d));) {
@@ -72,15 +70,7 @@ void support_variant(char *dir, const char *base, const variant_file *files, siz
 
 void support_variant_remove(const char *dir)
 {
-    DIR *d = opendir(dir);
-    if (!d) return;
-    for (const struct dirent *e; (e = readdir(d));) {
-        char path[1200];
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        unlink(path);
-    }
-    closedir(d);
-    rmdir(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
 }
 
 char *support_json_with(const char *base, const char *name, const char *changes)

@@ -12,7 +12,7 @@
 typedef struct variant_file {
     const char *name, *text;
 } variant_file;
-/* A directory in dir [64] that has all files of `base` but those in files [n], n may be 0. */
+/* A directory in dir (support_directory_new) that has all files of `base` but those in files [n], n may be 0. */
 void support_variant(char *dir, const char *base, const variant_file *files, size_t n);
 void support_variant_remove(const char *dir);
 /* base/config.json (or another JSON file) with keys set from `changes`, a JSON object; null removes. Free the text. */

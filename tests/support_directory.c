@@ -1,4 +1,4 @@
-/* support_directory.c - a directory that a test has to itself. */
+/* support_directory.c - directories that a test has to itself. */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 #include "tests/support_directory.h"
 
@@ -6,19 +6,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-char support_directory[32];
+char support_directory[SUPPORT_DIRECTORY];
+
+char *support_directory_new(char dir[SUPPORT_DIRECTORY])
+{
+    strcpy(dir, "/tmp/spec-test-XXXXXX");
+    return mkdtemp(dir);
+}
+
+int support_directory_delete(const char *dir)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
 
 int support_directory_make(void **state)
 {
     (void)state;
-    strcpy(support_directory, "/tmp/spec-test-XXXXXX");
-    return mkdtemp(support_directory) ? 0 : -1;
+    return support_directory_new(support_directory) ? 0 : -1;
 }
 
 int support_directory_remove(void **state)
 {
-    char command[64];
     (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", support_directory);
-    return system(command);
+    return support_directory_delete(support_directory);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/test.h"
+#include "tests/support_file.h"
 
 void gguf_put(gguf_bytes *b, const void *data, size_t n)
 {
@@ -85,10 +86,7 @@ void gguf_tensor(gguf_bytes *b, const char *name, uint32_t n_dim, const uint64_t
 
 void gguf_write(gguf_bytes *b, const char *path)
 {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(b->data, 1, b->n, f), b->n);
-    fclose(f);
+    support_write(path, b->data, b->n);
     free(b->data);
     *b = (gguf_bytes){ 0 };
 }

@@ -56,6 +56,13 @@ void support_fails(spec_status status, spec_status code, const char *part, const
     _fail(file, line);
 }
 
+spec_tokenizer_info support_tokenizer_info(const spec_tokenizer *t)
+{
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    if (t) OK(spec_tokenizer_get_info(t, &info));
+    return info;
+}
+
 spec_model *support_model(spec_backend *be, const char *path, spec_dtype dtype)
 {
     return support_model_of(be, path, dtype, SPEC_DTYPE_AUTO);

@@ -29,6 +29,8 @@ void support_ok(spec_status status, const char *call, const char *file, int line
 #define FAILS(call, code, part) support_fails((call), (code), (part), #call, __FILE__, __LINE__)
 void support_fails(spec_status status, spec_status code, const char *part, const char *call, const char *file, int line);
 
+/* Of NULL: zero. */
+spec_tokenizer_info support_tokenizer_info(const spec_tokenizer *t);
 spec_model *support_model(spec_backend *be, const char *path, spec_dtype dtype);
 /* The same with its matrices made of `weights`. */
 spec_model *support_model_of(spec_backend *be, const char *path, spec_dtype dtype, spec_dtype weights);

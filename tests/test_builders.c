@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "algorithms/build/build.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
 
 enum { MOST_VOCAB = 96, MOST_NODES = SPECI_MAX_NODE };
@@ -392,10 +393,7 @@ static const char *shape_file(const char *text, size_t n)
 {
     static char name[64];
     (void)snprintf(name, sizeof name, "test_builders_%ld.txt", (long)getpid());
-    FILE *f = fopen(name, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
+    support_write(name, text, n);
     static char with_kind[80];
     (void)snprintf(with_kind, sizeof with_kind, "static:@%s", name);
     return with_kind;
@@ -1164,8 +1162,17 @@ static void own(void **state)
     assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
     assert_non_null(strstr(spec_last_error(), "deep"));
     spec_builder_close(b);
+    spec_tree_free(&t, NULL);
+    spec_tree_free(&chain, NULL);
+}
 
-    const spec_builder_ops good = ops;
+static void own_refused(void **state)
+{
+    (void)state;
+    const spec_builder_ops good = { .struct_size = sizeof good, .n_node = 4, .n_row = 3, .n_level = 3, .depth = 1, .k = 2,
+                                    .kind = SPEC_TREE_DETERMINISTIC, .expand = expand };
+    spec_builder_ops ops = good;
+    spec_builder *b;
     assert_int_equal(spec_builder_from_ops(&b, NULL, NULL), SPEC_E_INVALID);
     ops = good, ops.expand = NULL;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
@@ -1184,8 +1191,6 @@ static void own(void **state)
     ops = good, ops.kind = (spec_tree_kind)9;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
     assert_null(b);
-    spec_tree_free(&t, NULL);
-    spec_tree_free(&chain, NULL);
 }
 
 int main(void)
@@ -1197,7 +1202,7 @@ int main(void)
         cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_observes),
         cmocka_unit_test(beams),        cmocka_unit_test(eagle2),       cmocka_unit_test(repeats),
         cmocka_unit_test(probs_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
-        cmocka_unit_test(own),          cmocka_unit_test(sequoia_costs),
+        cmocka_unit_test(own),          cmocka_unit_test(own_refused),  cmocka_unit_test(sequoia_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
 #include "tests/support_model.h"
 
@@ -169,10 +170,7 @@ static void put(const char *name, const void *data, size_t n)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
+    support_write(path, data, n);
 }
 
 static void put_text(const char *name, const char *text) { put(name, text, strlen(text)); }
@@ -228,8 +226,9 @@ static void shards(void **state)
 static void shard_names(void **state)
 {
     (void)state;
-    static const char *const names[] = { "../m1.safetensors", "./../m1.safetensors", ".//m1.safetensors", "sub/m1.safetensors", "/etc/m1.safetensors",
-                                         "..", "..\\\\m1.safetensors", "a..safetensors" };
+    static const char *const names[] = { "../m1.safetensors",    "./../m1.safetensors", ".//m1.safetensors",
+                                         "sub/m1.safetensors",   "/etc/m1.safetensors", "..",
+                                         "..\\\\m1.safetensors", "a..safetensors" };
     put_tensors("m1.safetensors", SHARD1, 8);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         index_of("m1.safetensors", names[i]);

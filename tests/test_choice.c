@@ -11,6 +11,7 @@
 #include "spec_lab.h"
 
 #include "algorithms/engine/engine.h"
+#include "tests/support_file.h"
 
 #define NEAR(got, want, tolerance)                                                                          \
     do {                                                                                                    \
@@ -132,13 +133,7 @@ static int remove_file(void **state)
     return 0;
 }
 
-static void put(const char *text, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
+static void put(const char *text, size_t n) { support_write(path, text, n); }
 
 static const spec_cost_profile good = {
     .struct_size = sizeof(spec_cost_profile),

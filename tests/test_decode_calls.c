@@ -517,7 +517,8 @@ static void scores_leave_no_trace(void **state)
         for (int round = 0; round < 3; round++) { /* other trees, forgotten or not */
             int32_t tokens[8] = { pending }, parents[8] = { -1 };
             for (int32_t k = 1; k < 8; k++)
-                tokens[k] = 100 * k + (int32_t)(support_random(&random) % 90), parents[k] = (int32_t)(support_random(&random) % (uint32_t)k);
+                tokens[k] = 100 * k + (int32_t)(support_random(&random) % 90),
+                parents[k] = (int32_t)(support_random(&random) % (uint32_t)k);
             const spec_tree t = { .n = 8, .cap = 8, .token = tokens, .parent = parents }, *trees[] = { &t, &t };
             OK(spec_score(s, seqs, i ? 1 : 2, trees));
             if (i) FAILS(spec_node_logits(s, row, seqs[1], 0), SPEC_E_STATE, "nothing was scored"); /* not any more */

@@ -268,7 +268,8 @@ static void prompts(void **state)
     sp.n_ctx = 64;
     OK(spec_session_open(&b.s, b.m, NULL, &sp));
     for (int32_t op = 0; op < PROBS; op++) {
-        if (op == SPEC_OP_KV_COMMIT || op == SPEC_OP_KEEP || op >= SPEC_OP_RECYCLE) continue; /* nothing is pending, nobody asked for rows, no head */
+        if (op == SPEC_OP_KV_COMMIT || op == SPEC_OP_KEEP || op >= SPEC_OP_RECYCLE)
+            continue; /* nothing is pending, nobody asked for rows, no head */
         fault.of = op, fault.after = 0;
         FAILS(spec_sequence_add(b.s, &seq, ids, N_PROMPT, NULL), SPEC_E_DEVICE, name_of(op));
         fault.after = -1;

@@ -1,6 +1,6 @@
 /* test_draft_trie.c - the drafter "trie" against one that is obviously right: lists of grams, searched from end to end. Counts, their
  * ageing, trees, several sequences, forks, further prompts; and its past as a file. */
-#define _GNU_SOURCE /* mkdtemp */
+#define _POSIX_C_SOURCE 200809L /* rlimits */
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "algorithms/draft/draft_trie.h"
+#include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_model.h"
 
 /* ------------------------------------------------------------------- counts that are obviously right --- */
@@ -447,7 +449,8 @@ static void check_trie(void **state)
 
 /* ------------------------------------------------------------------------------------------ the file --- */
 
-static char dir[64], path[96];
+static const char *const dir = support_directory;
+static char path[96];
 
 static uint8_t *read_all(size_t *n)
 {
@@ -459,13 +462,7 @@ static uint8_t *read_all(size_t *n)
     return data;
 }
 
-static void write_all(const uint8_t *data, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
-}
+static void write_all(const uint8_t *data, size_t n) { support_write(path, data, n); }
 
 static void put_sum(uint8_t *data, size_t n)
 {
@@ -691,6 +688,13 @@ static void check_kept(void **state)
     bench_close(b);
 }
 
+static int make_directory(void **state)
+{
+    const int failed = support_directory_make(state);
+    (void)snprintf(path, sizeof path, "%s/past", dir);
+    return failed;
+}
+
 int main(void)
 {
     enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 7 };
@@ -704,11 +708,5 @@ int main(void)
     for (int32_t i = 0; i < N_TRIE; i++)
         tests[N_OTHER + N_COUNT + i] =
             (struct CMUnitTest){ trie_cases[i].name, check_trie, NULL, NULL, (void *)(uintptr_t)&trie_cases[i] };
-    (void)snprintf(dir, sizeof dir, "/tmp/spec-test-trie-XXXXXX");
-    if (!mkdtemp(dir)) return 1;
-    (void)snprintf(path, sizeof path, "%s/past", dir);
-    const int failed = _cmocka_run_group_tests("draft_trie", tests, N_ELEMENTS(tests), NULL, NULL);
-    (void)unlink(path);
-    (void)rmdir(dir);
-    return failed;
+    return _cmocka_run_group_tests("draft_trie", tests, N_ELEMENTS(tests), make_directory, support_directory_remove);
 }

@@ -10,6 +10,7 @@
 
 #include "tests/support_decode.h"
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 
 static const char *const dir = support_directory;
 
@@ -23,13 +24,7 @@ static const char *in_dir(const char *name)
     return p;
 }
 
-static void put(const char *name, const char *text)
-{
-    FILE *f = fopen(in_dir(name), "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
+static void put(const char *name, const char *text) { support_write(in_dir(name), text, strlen(text)); }
 
 static void expect_text(const char *name, const char *text)
 {

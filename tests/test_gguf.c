@@ -120,62 +120,73 @@ static void flipped(void **state)
 
 /* --- values --- */
 
-static void values(void **state)
+static const struct {
+    const char *key;
+    speci_gguf_kind kind;
+    uint64_t bits;
+    size_t bytes;
+    int64_t value;
+} numbers[] = { { "u8", SPECI_GGUF_U8, 255, 1, 255 }, { "i8", SPECI_GGUF_I8, 255, 1, -1 }, { "u16", SPECI_GGUF_U16, 65535, 2, 65535 },
+             { "i16", SPECI_GGUF_I16, 65535, 2, -1 }, { "u32", SPECI_GGUF_U32, 0xffffffffu, 4, 4294967295 },
+             { "i32", SPECI_GGUF_I32, 0xfffffffeu, 4, -2 }, { "i64", SPECI_GGUF_I64, UINT64_MAX, 8, -1 },
+             { "u64", SPECI_GGUF_U64, 1ull << 40, 8, 1ll << 40 }, { "u64max", SPECI_GGUF_U64, UINT64_MAX, 8, INT64_MAX } };
+enum { N_NUMBER = sizeof numbers / sizeof *numbers };
+
+static void write_values(gguf_bytes *b)
 {
-    (void)state;
-    gguf_bytes b = { 0 };
-    model_checkpoint *c = NULL;
-    static const struct {
-        const char *key;
-        speci_gguf_kind kind;
-        uint64_t bits;
-        size_t bytes;
-        int64_t value;
-    } rows[] = { { "u8", SPECI_GGUF_U8, 255, 1, 255 }, { "i8", SPECI_GGUF_I8, 255, 1, -1 }, { "u16", SPECI_GGUF_U16, 65535, 2, 65535 },
-                 { "i16", SPECI_GGUF_I16, 65535, 2, -1 }, { "u32", SPECI_GGUF_U32, 0xffffffffu, 4, 4294967295 },
-                 { "i32", SPECI_GGUF_I32, 0xfffffffeu, 4, -2 }, { "i64", SPECI_GGUF_I64, UINT64_MAX, 8, -1 },
-                 { "u64", SPECI_GGUF_U64, 1ull << 40, 8, 1ll << 40 }, { "u64max", SPECI_GGUF_U64, UINT64_MAX, 8, INT64_MAX } };
-    enum { N = sizeof rows / sizeof *rows };
-    gguf_head(&b, 2, 0, N + 5);
-    for (int i = 0; i < N; i++) {
-        gguf_string(&b, rows[i].key, strlen(rows[i].key));
-        gguf_number(&b, rows[i].kind, 4);
-        gguf_number(&b, rows[i].bits, rows[i].bytes);
+    gguf_head(b, 2, 0, N_NUMBER + 5);
+    for (int i = 0; i < N_NUMBER; i++) {
+        gguf_string(b, numbers[i].key, strlen(numbers[i].key));
+        gguf_number(b, numbers[i].kind, 4);
+        gguf_number(b, numbers[i].bits, numbers[i].bytes);
     }
-    gguf_f32(&b, "f32", 0.25f);
-    gguf_f32(&b, "nan", NAN);
-    gguf_flag(&b, "flag", true);
-    gguf_array(&b, "words", SPECI_GGUF_STRING, 2);
-    gguf_string(&b, "one", 3);
-    gguf_string(&b, "", 0);
-    gguf_array(&b, "numbers", SPECI_GGUF_U16, 3);
-    for (int i = 0; i < 3; i++) gguf_number(&b, (uint64_t)i + 300, 2);
-    OK(read_bytes(&c, &b, &speci_malloc));
-    const speci_gguf *g = speci_checkpoint_gguf(c);
-    for (int i = 0; i < N; i++) {
+    gguf_f32(b, "f32", 0.25f);
+    gguf_f32(b, "nan", NAN);
+    gguf_flag(b, "flag", true);
+    gguf_array(b, "words", SPECI_GGUF_STRING, 2);
+    gguf_string(b, "one", 3);
+    gguf_string(b, "", 0);
+    gguf_array(b, "numbers", SPECI_GGUF_U16, 3);
+    for (int i = 0; i < 3; i++) gguf_number(b, (uint64_t)i + 300, 2);
+}
+
+static void check_numbers(const speci_gguf *g)
+{
+    for (int i = 0; i < N_NUMBER; i++) {
         int64_t x = 0;
-        OK(speci_gguf_integer(g, rows[i].key, &x));
-        assert_true(x == rows[i].value);
+        OK(speci_gguf_integer(g, numbers[i].key, &x));
+        assert_true(x == numbers[i].value);
     }
     assert_true(speci_gguf_number_at(speci_gguf_find(g, "f32"), 0) == 0.25);
     bool flag = false;
     OK(speci_gguf_flag(g, "flag", &flag));
     assert_true(flag);
-    const speci_gguf_value *words = NULL, *numbers = NULL;
+}
+
+static void check_arrays(const speci_gguf *g)
+{
+    const speci_gguf_value *words = NULL, *three = NULL;
     OK(speci_gguf_array(g, "words", SPECI_GGUF_STRING, &words));
-    OK(speci_gguf_array(g, "numbers", SPECI_GGUF_I32, &numbers));
+    OK(speci_gguf_array(g, "numbers", SPECI_GGUF_I32, &three));
     size_t at = 0, n;
     assert_memory_equal(speci_gguf_next(words, &at, &n), "one", 3);
     assert_int_equal(n, 3);
     speci_gguf_next(words, &at, &n);
     assert_int_equal(n, 0);
-    assert_int_equal(speci_gguf_integer_at(numbers, 2), 302);
+    assert_int_equal(speci_gguf_integer_at(three, 2), 302);
     json_t *list = speci_gguf_json(words), *nan = speci_gguf_json(speci_gguf_find(g, "nan"));
     double x;
     assert_string_equal(json_string_value(json_array_get(list, 0)), "one");
     assert_true(speci_json_number(nan, &x) && isnan(x));
     json_decref(list);
     json_decref(nan);
+}
+
+/* What is not there changes nothing; what is of another type is refused. */
+static void check_others(const speci_gguf *g)
+{
+    const speci_gguf_value *words = NULL;
+    bool flag = false;
     int64_t unchanged = 5;
     OK(speci_gguf_integer(g, "absent", &unchanged));
     assert_int_equal(unchanged, 5);
@@ -183,6 +194,19 @@ static void values(void **state)
     FAILS(speci_gguf_integer(g, "numbers", &unchanged), SPEC_E_FORMAT, "numbers is an array of u16, expected an integer");
     FAILS(speci_gguf_flag(g, "u8", &flag), SPEC_E_FORMAT, "u8 is of type u8, expected a bool");
     FAILS(speci_gguf_array(g, "words", SPECI_GGUF_F32, &words), SPEC_E_FORMAT, "words is an array of string, expected an array of f32");
+}
+
+static void values(void **state)
+{
+    (void)state;
+    gguf_bytes b = { 0 };
+    model_checkpoint *c = NULL;
+    write_values(&b);
+    OK(read_bytes(&c, &b, &speci_malloc));
+    const speci_gguf *g = speci_checkpoint_gguf(c);
+    check_numbers(g);
+    check_arrays(g);
+    check_others(g);
     speci_checkpoint_close(c);
     free(b.data);
 }

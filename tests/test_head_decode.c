@@ -410,7 +410,8 @@ static void counted_step(spec_session *s, const int32_t *seqs, int32_t n)
 }
 
 /* On a device whose results come late: drafts once more, beside fresh ones and in their place. */
-static void check_waits(spec_model *target, spec_model *head, const char *tree, int32_t across, const int32_t *plain, const greedy_prompts *p)
+static void check_waits(spec_model *target, spec_model *head, const char *tree, int32_t across, const int32_t *plain,
+                        const greedy_prompts *p)
 {
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
@@ -433,7 +434,8 @@ static void check_waits(spec_model *target, spec_model *head, const char *tree, 
         size_t n;
         OK(spec_sequence_ids(s, &ids, &n, seqs[i]));
         for (size_t k = n_prompt[i]; k < n && k < n_prompt[i] + N_NEW; k++)
-            if (ids[k] != plain[(size_t)i * N_NEW + k - n_prompt[i]]) fail_msg("%s, across %d: prompt %d differs at %zu", tree, across, i, k);
+            if (ids[k] != plain[(size_t)i * N_NEW + k - n_prompt[i]])
+                fail_msg("%s, across %d: prompt %d differs at %zu", tree, across, i, k);
     }
     spec_session_close(s);
     spec_drafter_close(d);

@@ -137,7 +137,8 @@ static void expect_logits(const worker *w, int32_t row, int32_t at, int32_t toke
     const model_token_info *info = w->s->head->intake->info;
     const float *table = info ? support_golden_find(&w->s->g, "info_table", NULL, NULL) : NULL;
     assert_int_equal(ld, cols);
-    for (int32_t i = 0; i < ld; i++) want[i] = plain[(size_t)at * (size_t)ld + (size_t)i] + (table ? table[(size_t)token * (size_t)ld + (size_t)i] : 0);
+    for (int32_t i = 0; i < ld; i++)
+        want[i] = plain[(size_t)at * (size_t)ld + (size_t)i] + (table ? table[(size_t)token * (size_t)ld + (size_t)i] : 0);
     expect_row(w, "logits of the chain", logits + (size_t)row * (size_t)ld, want, ld);
 }
 
@@ -325,13 +326,15 @@ static void check_across(const scene *s, const json_t *fused, const json_t *resa
 {
     const json_t *accepted = json_object_get(fused, "accepted");
     int32_t token[16], parent[16], path[16], seqs[2];
-    const int32_t n = 1 + (int32_t)json_array_size(accepted), root = 0, bonus = (int32_t)json_integer_value(json_object_get(fused, "bonus"));
+    const int32_t n = 1 + (int32_t)json_array_size(accepted), root = 0;
+    const int32_t bonus = (int32_t)json_integer_value(json_object_get(fused, "bonus"));
     const spec_tree *trees[2], *drafted[2];
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     spec_drafter *d;
     spec_session *session;
-    spec_tree scored[2] = { { .n = 1, .cap = 16, .token = &token[15], .parent = &parent[15] }, { .n = n, .cap = 16, .token = token, .parent = parent } };
+    spec_tree scored[2] = { { .n = 1, .cap = 16, .token = &token[15], .parent = &parent[15] },
+                            { .n = n, .cap = 16, .token = token, .parent = parent } };
     dp.tree = "eagle2:3,9,6", dp.n_resample = 8, dp.resample_across = 1, sp.n_ctx = 128, sp.n_seq = 2;
     OK(spec_drafter_from_model(&d, s->head, &dp));
     OK(spec_session_open(&session, s->target, d, &sp));

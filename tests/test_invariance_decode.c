@@ -11,10 +11,11 @@ enum { N_IDS = 64, N_SEQ = 3, MAX_NODE = 24 };
 /* Where token APPEND_AT is pending, the N_APPEND that follow come as a prompt. */
 enum { APPEND_AT = 30, N_APPEND = 9 };
 
-static const char *const models[] = { "llama3", "mistral", "gpt_neox", "qwen3", "phi3", "phi3-long", "phi4_mini", "smollm3", "gemma", "gemma2",
-                                      "gemma3", "olmo2",
-                                      "olmo", "cohere2", "gptj", "falcon", "codegen", "mamba", "mamba2", "bamba", "granitemoehybrid",
-                                      "lfm2", "mambainllama", "mamba2-ssd-cfg" };
+static const char *const models[] = { "llama3",           "mistral",   "gpt_neox",     "qwen3",         "phi3",
+                                      "phi3-long",        "phi4_mini", "smollm3",      "gemma",         "gemma2",
+                                      "gemma3",           "olmo2",     "olmo",         "cohere2",       "gptj",
+                                      "falcon",           "codegen",   "mamba",        "mamba2",        "bamba",
+                                      "granitemoehybrid", "lfm2",      "mambainllama", "mamba2-ssd-cfg" };
 static const struct {
     spec_dtype compute, weights;
 } types[] = {

@@ -1,9 +1,7 @@
 /* test_model_config.c - config.json: typed access and its messages, keys that are refused, ignored or reported, and
  * what follows from rotary, window and id keys. That honoured keys give the reference's logits is shown by
  * test_logits_families.c. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp, symlink */
-
-#include <dirent.h>
+#define _POSIX_C_SOURCE 200809L /* symlink */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,17 +12,11 @@
 #include "models/families/family_rope.h"
 #include "models/net/net_mixer_attention.h"
 #include "tests/support_decode.h"
+#include "tests/support_directory.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
 /* --- access --- */
-
-static spec_tokenizer_info info_of(const spec_tokenizer *t)
-{
-    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
-    (void)spec_tokenizer_get_info(t, &info);
-    return info;
-}
 
 static model_config config_of(const char *text)
 {
@@ -305,31 +297,16 @@ static void patch(json_t *config, json_t *changes)
 /* Links to all files of `base` in a new directory, but `file` is a copy with `changes`. */
 static void make_variant(char *dir, const char *base, const char *file, json_t *changes)
 {
-    char from[512], to[512];
-    strcpy(dir, "/tmp/spec-config-XXXXXX");
-    assert_non_null(mkdtemp(dir));
-    DIR *d = opendir(base);
-    assert_non_null(d);
-    for (const struct dirent *e = readdir(d); e; e = readdir(d)) {
-        snprintf(from, sizeof from, "%s/%s", base, e->d_name);
-        snprintf(to, sizeof to, "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.' && strcmp(e->d_name, file) != 0) assert_int_equal(symlink(from, to), 0);
-    }
-    closedir(d);
+    char from[512];
     json_t *config = NULL;
     snprintf(from, sizeof from, "%s/%s", base, file);
     OK(speci_json_read(&config, from, 1u << 20, NULL));
     patch(config, changes);
-    snprintf(to, sizeof to, "%s/%s", dir, file);
-    assert_int_equal(json_dump_file(config, to, 0), 0);
+    char *text = json_dumps(config, 0);
+    assert_non_null(text);
+    support_variant(dir, base, &(variant_file){ file, text }, 1);
+    free(text);
     json_decref(config);
-}
-
-static void remove_variant(const char *dir)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    assert_int_equal(system(command), 0);
 }
 
 static spec_status open_changed(spec_model **out, const char *base, const char *file, json_t *changes)
@@ -338,7 +315,7 @@ static spec_status open_changed(spec_model **out, const char *base, const char *
     snprintf(path, sizeof path, GOLDEN "%s", base);
     make_variant(dir, path, file, changes);
     const spec_status status = spec_model_open(out, backend, dir, NULL);
-    remove_variant(dir);
+    support_variant_remove(dir);
     return status;
 }
 
@@ -503,7 +480,7 @@ static void ids(void **state)
     assert_int_equal(m->eos[1], 7);
     assert_int_equal(m->bos, -1);
     spec_model_close(m);
-    make_variant(dir, GOLDEN "llama2", "config.json", NULL);
+    support_variant(dir, GOLDEN "llama2", NULL, 0);
     snprintf(path, sizeof path, "%s/generation_config.json", dir);
     json_t *g = json_pack("{s:[i,i,i], s:b}", "eos_token_id", 3, 4, 6, "do_sample", 1);
     assert_int_equal(json_dump_file(g, path, 0), 0);
@@ -513,7 +490,7 @@ static void ids(void **state)
     assert_int_equal(m->eos[2], 6);
     assert_int_equal(m->bos, 1); /* of config.json */
     spec_model_close(m);
-    remove_variant(dir);
+    support_variant_remove(dir);
     /* Ids that the model has no rows for: -1 for "none", or those of the model it was made from. They stop nothing. */
     log_text[0] = '\0';
     OK(open_patched(&m, "llama2", "{\"eos_token_id\":[5,96,-1,7],\"bos_token_id\":50256}"));
@@ -537,8 +514,7 @@ static void added_after_training(void)
     char dir[64], path[512];
     spec_model *m = NULL;
     json_t *root;
-    strcpy(dir, "/tmp/spec-tokenizer-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    assert_non_null(support_directory_new(dir));
     OK(speci_json_read(&root, SPEC_TEST_MODELS "/demo-target/tokenizer.json", (size_t)1 << 24, &speci_malloc));
     json_array_append_new(json_object_get(root, "added_tokens"),
                           json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", 4096, "content", "[PAD]", "single_word", 0,
@@ -549,7 +525,7 @@ static void added_after_training(void)
     spec_model_params p = SPEC_MODEL_PARAMS_INIT;
     p.tokenizer_path = path;
     OK(spec_model_open(&m, backend, SPEC_TEST_MODELS "/demo-target", &p));
-    assert_int_equal(info_of(spec_model_tokenizer(m)).n_vocab, 4097);
+    assert_int_equal(support_tokenizer_info(spec_model_tokenizer(m)).n_vocab, 4097);
     spec_session *s;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     spec_request gp = SPEC_REQUEST_INIT;
@@ -564,7 +540,7 @@ static void added_after_training(void)
     spec_result_free(&r);
     spec_session_close(s);
     spec_model_close(m);
-    remove_variant(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
 }
 
 /* A tokenizer is found in the directory; one with ids that the model has no rows for is refused. */
@@ -573,23 +549,22 @@ static void tokenizers(void **state)
     (void)state;
     spec_model *m = NULL;
     char path[512], link[128], dir[64];
-    make_variant(dir, GOLDEN "llama2", "config.json", NULL);
+    support_variant(dir, GOLDEN "llama2", NULL, 0);
     snprintf(path, sizeof path, "%s/demo-target/tokenizer.json", SPEC_TEST_MODELS);
     snprintf(link, sizeof link, "%s/tokenizer.json", dir);
     assert_int_equal(symlink(path, link), 0);
     FAILS(spec_model_open(&m, backend, dir, NULL), SPEC_E_FORMAT, "the tokenizer has ids up to 4095, but the model of");
     assert_non_null(strstr(spec_last_error(), "has 96 rows"));
-    remove_variant(dir);
+    support_variant_remove(dir);
     spec_model_params p = SPEC_MODEL_PARAMS_INIT;
     p.tokenizer_path = "/nonexistent/tokenizer.json";
     FAILS(spec_model_open(&m, backend, GOLDEN "llama2", &p), SPEC_E_IO, "/nonexistent/tokenizer.json");
     snprintf(path, sizeof path, "%s/demo-target", SPEC_TEST_MODELS);
     OK(spec_model_open(&m, backend, path, NULL));
-    assert_int_equal(info_of(spec_model_tokenizer(m)).n_vocab, 4096);
+    assert_int_equal(support_tokenizer_info(spec_model_tokenizer(m)).n_vocab, 4096);
     spec_model_close(m);
     added_after_training();
 }
-#endif
 
 /* --- files that are not what their names say --- */
 
@@ -617,6 +592,7 @@ static void not_the_file(void **state)
         support_variant_remove(dir);
     }
 }
+#endif
 
 int main(void)
 {

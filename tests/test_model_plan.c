@@ -128,9 +128,10 @@ static void check_model(spec_backend *backend, const char *model_name, spec_dtyp
 
 static void test_plans(void **state)
 {
-    static const char *const models[] = { "llama2", "qwen2", "qwen3", "mistral", "phi3", "phi4_mini", "smollm3", "gemma", "gemma2", "granite",
-                                          "gpt_neox", "starcoder2", "cohere", "gptj", "falcon-new", "mamba", "mamba2", "mamba2-ssd",
-                                          "bamba", "lfm2", "mambainllama" };
+    static const char *const models[] = { "llama2",  "qwen2", "qwen3",       "mistral", "phi3",     "phi4_mini",
+                                          "smollm3", "gemma", "gemma2",      "granite", "gpt_neox", "starcoder2",
+                                          "cohere",  "gptj",  "falcon-new",  "mamba",   "mamba2",   "mamba2-ssd",
+                                          "bamba",   "lfm2",  "mambainllama" };
     static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F32, SPEC_DTYPE_F16 };
     (void)state;
     spec_backend *backend = support_backend();

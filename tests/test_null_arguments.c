@@ -103,8 +103,18 @@ static void check_objects(void **state)
     REFUSED(spec_drafter_load(NULL, "past"));
     REFUSED(spec_drafter_load(t.drafter, NULL));
     NOTHING(spec_drafter_n_node(NULL) > 1); /* a root alone */
+    REFUSED(spec_session_open(NULL, t.model, NULL, NULL));
+    REFUSED(spec_session_open(&s, NULL, NULL, NULL));
+    REFUSED(spec_session_estimate(NULL, t.model, NULL, NULL));
+    REFUSED(spec_session_estimate(&memory, NULL, NULL, NULL));
+    close_things(&t);
+}
+
+static void check_corpora(void **state)
+{
     spec_corpus *corpus;
     const spec_corpus_params of_ids = { .struct_size = sizeof of_ids, .n_vocab = 8 };
+    (void)state;
     REFUSED(spec_corpus_open(NULL, "/tmp/none", &of_ids));
     REFUSED(spec_corpus_open(&corpus, NULL, &of_ids));
     REFUSED(spec_corpus_open(&corpus, "/tmp/none", NULL));
@@ -117,10 +127,12 @@ static void check_objects(void **state)
     REFUSED(spec_corpus_write(NULL, NULL));
     spec_corpus_close(corpus);
     spec_corpus_close(NULL);
-    REFUSED(spec_session_open(NULL, t.model, NULL, NULL));
-    REFUSED(spec_session_open(&s, NULL, NULL, NULL));
-    REFUSED(spec_session_estimate(NULL, t.model, NULL, NULL));
-    REFUSED(spec_session_estimate(&memory, NULL, NULL, NULL));
+}
+
+/* What has nothing to do does nothing. */
+static void check_nothing(void **state)
+{
+    (void)state;
     spec_session_cancel(NULL);
     spec_session_close(NULL);
     spec_drafter_close(NULL);
@@ -132,7 +144,6 @@ static void check_objects(void **state)
     spec_drafter_list(NULL, NULL);
     spec_builder_list(NULL, NULL);
     spec_verify_rule_list(NULL, NULL);
-    close_things(&t);
 }
 
 static void check_text(void **state)
@@ -279,18 +290,8 @@ static void check_trees(void **state)
 {
     things t;
     spec_tree tree;
-    spec_builder *b;
-    spec_builder_info info = { .struct_size = sizeof info };
-    spec_build_args args = { .struct_size = sizeof args };
-    spec_verify_args verify = { .struct_size = sizeof verify };
-    spec_cost_profile profile = { .struct_size = sizeof profile };
-    spec_builder_ops ops = { .struct_size = sizeof ops };
-    const float logits[4] = { 0 };
-    float probs[4];
-    int32_t order[8] = { 0 }, n, token;
+    int32_t order[8] = { 0 };
     const uint8_t keep[8] = { 1 };
-    const double some[2] = { 1, 1 };
-    double coefficient[3];
     (void)state;
     open_things(&t);
     REFUSED(spec_tree_alloc(NULL, 4, NULL));
@@ -320,9 +321,35 @@ static void check_trees(void **state)
     NOTHING(spec_tree_blocks(NULL, 16));
     REFUSED(spec_tree_unroll(NULL, &t.other, order));
     REFUSED(spec_tree_unroll(&t.tree, NULL, order));
+    close_things(&t);
+}
+
+static void check_rules(void **state)
+{
+    spec_verify_args verify = { .struct_size = sizeof verify };
+    int32_t path[8], n, token;
+    const float logits[4] = { 0 };
+    float probs[4];
+    (void)state;
     REFUSED(spec_verify_is_lossless(NULL, SPEC_VERIFY_AUTO, 1));
-    REFUSED(spec_verify_probs(order, &n, &token, NULL));
-    REFUSED(spec_verify_probs(order, &n, &token, &verify));
+    REFUSED(spec_verify_probs(path, &n, &token, NULL));
+    REFUSED(spec_verify_probs(path, &n, &token, &verify));
+    REFUSED(spec_probs(NULL, logits, 4, NULL, NULL));
+    REFUSED(spec_probs(probs, NULL, 4, NULL, NULL));
+    NOTHING(spec_draw(NULL, 4, 0.5f) > 0);
+}
+
+static void check_builders(void **state)
+{
+    things t;
+    spec_builder *b;
+    spec_builder_info info = { .struct_size = sizeof info };
+    spec_build_args args = { .struct_size = sizeof args };
+    spec_builder_ops ops = { .struct_size = sizeof ops };
+    spec_cost_profile profile = { .struct_size = sizeof profile };
+    const int32_t ranks[1] = { 0 };
+    (void)state;
+    open_things(&t);
     REFUSED(spec_builder_open(NULL, "chain:2", NULL));
     REFUSED(spec_builder_open(&b, NULL, NULL));
     REFUSED(spec_builder_get_info(NULL, &info));
@@ -334,10 +361,22 @@ static void check_trees(void **state)
     REFUSED(spec_builder_from_ops(NULL, &ops, NULL));
     REFUSED(spec_builder_from_ops(&b, NULL, NULL));
     REFUSED(spec_builder_from_ops(&b, &ops, NULL));
-    spec_builder_observe(NULL, 1, order, 1);
+    spec_builder_observe(NULL, 1, ranks, 1);
     spec_builder_observe(t.builder, 1, NULL, 1);
     REFUSED(spec_builder_costs(NULL, &profile));
     REFUSED(spec_builder_costs(t.builder, NULL));
+    close_things(&t);
+}
+
+static void check_costs(void **state)
+{
+    things t;
+    spec_cost_profile profile = { .struct_size = sizeof profile };
+    double coefficient[3];
+    const double some[2] = { 1, 1 };
+    const float probs[4] = { 0 };
+    (void)state;
+    open_things(&t);
     NOTHING(spec_cost_ms(NULL, 1) > 0);
     spec_cost_fit(NULL, coefficient, 0);
     spec_cost_fit(&profile.target, NULL, 0);
@@ -349,9 +388,6 @@ static void check_trees(void **state)
     NOTHING(spec_expected_emitted(&t.tree, NULL, 1) > 1);
     NOTHING(spec_choose_rate(NULL, some, 2) > 0);
     NOTHING(spec_choose_rate(some, NULL, 2) > 0);
-    REFUSED(spec_probs(NULL, logits, 4, NULL, NULL));
-    REFUSED(spec_probs(probs, NULL, 4, NULL, NULL));
-    NOTHING(spec_draw(NULL, 4, 0.5f) > 0);
     REFUSED(spec_bandit_open(NULL, 2, 1));
     NOTHING(spec_bandit_choose(NULL) > 0);
     spec_bandit_update(NULL, 0, 1, 1);
@@ -363,8 +399,11 @@ static void check_trees(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(check_objects), cmocka_unit_test(check_text),
-                                        cmocka_unit_test(check_sequences), cmocka_unit_test(check_steps),
-                                        cmocka_unit_test(check_trees) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(check_objects), cmocka_unit_test(check_corpora),   cmocka_unit_test(check_nothing),
+        cmocka_unit_test(check_text),    cmocka_unit_test(check_sequences), cmocka_unit_test(check_steps),
+        cmocka_unit_test(check_trees),   cmocka_unit_test(check_rules),     cmocka_unit_test(check_builders),
+        cmocka_unit_test(check_costs),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,8 @@ static spec_step_block *step_of(const bias_case *c)
     int32_t n = 0;
     for (int32_t i = 0; i < 2; i++)
         if (c->n_node[i] > 0)
-            s[n++] = (test_seq){ .slot = 1 - i, .n_past = 3, .n_node = c->n_node[i], .n_fed = c->n_fed[i], .parent = parents, .token = tokens };
+            s[n++] = (test_seq){ .slot = 1 - i, .n_past = 3, .n_node = c->n_node[i], .n_fed = c->n_fed[i],
+                                 .parent = parents, .token = tokens };
     return test_step(SPEC_PHASE_DECODE, s, n, 0);
 }
 
@@ -81,7 +82,8 @@ static void run_case(const test_device *d, const bias_case *c)
     for (int32_t t = 0; t < N_VOCAB; t++) row[t] = table_row(t);
     for (int32_t i = 0; i < c->dim; i++) column[i] = column_of(c, i);
     const spec_op op = { .kind = SPEC_OP_BIAS,
-                         .u.bias = { .n_vocab = N_VOCAB, .dim = c->dim, .table = test_view(&bt, c->ld_table), .row = upload_ints(d, &br, row, N_VOCAB),
+                         .u.bias = { .n_vocab = N_VOCAB, .dim = c->dim, .table = test_view(&bt, c->ld_table),
+                                     .row = upload_ints(d, &br, row, N_VOCAB),
                                      .column = upload_ints(d, &bc, column, c->dim), .y = test_view(&by, c->ld_y) } };
     if (test_can(d, c->name, &op)) {
         spec_step_block *step = step_of(c);
@@ -112,7 +114,8 @@ static void each_refusal(test_device *d)
 {
     float room[8] = { 0 };
     int32_t ids[4] = { 0 };
-    const spec_bias_args right = { .n_vocab = 4, .dim = 2, .table = { room, F32, 2 }, .row = ids, .column = ids, .y = { room + 4, F32, 4 } };
+    const spec_bias_args right = { .n_vocab = 4, .dim = 2, .table = { room, F32, 2 }, .row = ids, .column = ids,
+                                   .y = { room + 4, F32, 4 } };
     spec_op op = { .kind = SPEC_OP_BIAS, .u.bias = right };
     test_ok(speci_op_supports(d->ops, d->dev, &op), "can");
     op.u.bias.dim = 3; /* more than the table's rows are apart */

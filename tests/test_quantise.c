@@ -9,6 +9,7 @@
 #include "models/families/family_build.h"
 #include "tests/ref_ops.h"
 #include "tests/support_decode.h"
+#include "tests/support_file.h"
 #include "tests/test.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
@@ -111,10 +112,7 @@ static void rewrite(const char *dir, const char *base, void (*change)(float *w, 
         free(w);
     }
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, g.file.n, f), g.file.n);
-    assert_int_equal(fclose(f), 0);
+    support_write(path, bytes, g.file.n);
     free(bytes);
     support_golden_close(&g);
 }

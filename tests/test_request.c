@@ -261,16 +261,21 @@ static int only_first(void *user_data, uint32_t *allowed, int32_t n_vocab, const
     return 0;
 }
 
+/* A bias for each token that leaves none. */
+static spec_logit_bias *forbid_all(const spec_model *m)
+{
+    spec_logit_bias *nothing = calloc((size_t)m->n_vocab, sizeof *nothing);
+    assert_non_null(nothing);
+    for (int32_t i = 0; i < m->n_vocab; i++) nothing[i] = (spec_logit_bias){ i, -INFINITY };
+    return nothing;
+}
+
 static void check_refused(void **state)
 {
     (void)state;
     spec_model *m = support_model(backend, GOLDEN "llama2", SPEC_DTYPE_F32);
     spec_session *s;
-    spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
-    int32_t seq, other;
-    const int32_t *ids;
-    size_t n;
-    const spec_step_result *step;
+    int32_t seq;
     OK(spec_session_open(&s, m, NULL, NULL));
 #define REFUSES(what, code, text)                                         \
     do {                                                                  \
@@ -281,9 +286,7 @@ static void check_refused(void **state)
     const char *stop = "x", *none = NULL;
     const int32_t id = m->n_vocab;
     const spec_logit_bias outside = { id, 1 }, infinite = { 1, INFINITY }, too_much[] = { { 1, 3e38f }, { 1, 3e38f } };
-    spec_logit_bias *nothing = calloc((size_t)m->n_vocab, sizeof *nothing);
-    assert_non_null(nothing);
-    for (int32_t i = 0; i < m->n_vocab; i++) nothing[i] = (spec_logit_bias){ i, -INFINITY };
+    spec_logit_bias *nothing = forbid_all(m);
     REFUSES(r.sampling.temperature = INFINITY, SPEC_E_INVALID, "temperature");
     REFUSES(r.sampling.temperature = NAN, SPEC_E_INVALID, "temperature");
     REFUSES(r.sampling.top_k = -1, SPEC_E_INVALID, "top_k");
@@ -303,7 +306,21 @@ static void check_refused(void **state)
     REFUSES((r.stop = &stop, r.n_stop = 1), SPEC_E_UNSUPPORTED, "tokenizer");
     REFUSES((r.stop = &none, r.n_stop = 1), SPEC_E_INVALID, "stop string 0");
     REFUSES(r.struct_size = 0, SPEC_E_INVALID, "struct_size");
+    free(nothing);
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
+static void check_refused_by_mask(void **state)
+{
+    (void)state;
+    spec_model *m = support_model(backend, GOLDEN "llama2", SPEC_DTYPE_F32);
+    spec_session *s;
+    int32_t seq;
+    const spec_step_result *step;
     spec_request r = SPEC_REQUEST_INIT;
+    spec_logit_bias *nothing = forbid_all(m);
+    OK(spec_session_open(&s, m, NULL, NULL));
     r.mask = refuse;
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
     FAILS(spec_step(s, &step, &seq, 1), SPEC_E_ABORTED, "mask");
@@ -318,10 +335,25 @@ static void check_refused(void **state)
     OK(spec_step(s, &step, &seq, 1));
     assert_int_equal(step->tokens[0], 0);
     OK(spec_sequence_remove(s, seq));
-    r = (spec_request)SPEC_REQUEST_INIT;
+    free(nothing);
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
+static void check_refused_later(void **state)
+{
+    (void)state;
+    spec_model *m = support_model(backend, GOLDEN "llama2", SPEC_DTYPE_F32);
+    spec_session *s;
+    spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
+    int32_t seq, other;
+    const int32_t *ids, id = m->n_vocab;
+    size_t n;
+    const spec_step_result *step;
+    OK(spec_session_open(&s, m, NULL, NULL));
+    spec_request r = SPEC_REQUEST_INIT;
     r.mask = refuse;
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
-    free(nothing);
     OK(spec_sequence_ids(s, &ids, &n, seq));
     assert_int_equal(n, N_PROMPT);
     r.n_predict = -5;
@@ -610,9 +642,10 @@ static void check_text(void **state)
 
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 7 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 9 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
+        cmocka_unit_test(check_refused_by_mask), cmocka_unit_test(check_refused_later),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
         cmocka_unit_test(check_text),
     };

@@ -10,7 +10,8 @@
 
 enum { ORIGINAL = 32, LONGEST = 64, COLS = 96 };
 
-static const char *const models[] = { SPEC_TEST_DIR "/golden/phi3-long", SPEC_TEST_DIR "/golden/phi4_mini" }; /* of the latter's heads a part turns */
+static const char *const models[] = { SPEC_TEST_DIR "/golden/phi3-long",
+                                      SPEC_TEST_DIR "/golden/phi4_mini" }; /* of the latter's heads a part turns */
 static const char *path; /* of them the one that is tested */
 static spec_backend *backend;
 static spec_model *model;

@@ -628,7 +628,7 @@ static void nets_of_both_kinds(void **state)
             const int32_t n_recent = speci_exec_n_recent(n.net, 1);
             assert_int_equal(n_recent, strncmp(names[k], "mamba2", 6) == 0 || strcmp(names[k], "bamba") == 0 ? 4 : 0);
             assert_int_equal(f[joint].n, n.net->kind->data_bytes(n.net, N_IDS + 4, n_recent));
-            OK(other.net->kind->read(other.net, 1, N_IDS + 4, n_recent, f[joint].n, get_bytes, &f[joint]));
+            OK(other.net->kind->read(other.net, 1, &(speci_exec_saved){ N_IDS + 4, n_recent, f[joint].n }, get_bytes, &f[joint]));
             feed(&n, m, 0, 33, 1, joint ? row : want);
             if (joint) assert_memory_equal(row, want, sizeof row);
             feed(&n, m, 1, 33, 1, row);
@@ -707,7 +707,7 @@ static void check_within_windows(const char *path, spec_dtype dtype)
         for (int k = 0; k < N_KIND; k++) { /* a copy, of what another saved, goes on in place of the original */
             stream *const from = &f[(k + 1) % N_KIND];
             nets[k].net->kind->end(nets[k].net, 0);
-            OK(nets[k].net->kind->read(nets[k].net, 1, n_past, n_recent, from->n, get_bytes, from));
+            OK(nets[k].net->kind->read(nets[k].net, 1, &(speci_exec_saved){ n_past, n_recent, from->n }, get_bytes, from));
             OK(nets[k].net->kind->copy(nets[k].net, 1, 0));
             nets[k].net->kind->end(nets[k].net, 1);
             assert_int_equal(speci_exec_n_recent(nets[k].net, 0), n_recent);
@@ -1089,55 +1089,56 @@ static void damaged(void **state)
 
 /* Checksums are good, values are not. */
 enum { DRAFTER = 1 << 20 }; /* offsets from there on are those of the drafter's section */
+static const struct {
+    size_t at;
+    uint32_t value;
+    const char *part;
+} forgeries[] = {
+    { 8, 3, "version 3, this library reads version 4" },
+    { 8, 5, "version 5, this library reads version 4" },
+    { 12, 4 + 1, "flags 5" },
+    { 16, 0, "0 ids" },
+    { 16, UINT32_MAX, "-1 ids" },
+    { 16, INT32_MAX, "2147483647 ids" },
+    { 16, INT32_MAX / 2, "of the target's memory" },
+    { 16, 1, "of 0 positions, which cannot be" },
+    { 20, UINT32_MAX, "may become -1" },
+    { 32, 0xBF800000u, "sampling" },
+    { 32, 0, "temperature nan" }, /* value: see below */
+    { 36, UINT32_MAX, "top-k -1" },
+    { 56, 0x0a7f0a41u, "names no model family" },
+    { 56, 0x41414141u, "of family AAAAa" },
+    { 80, 77, "of compute type" },
+    { 84, 7, "with 7 ids" },
+    { 88, 7, "7 columns" },
+    { 92, 7, "7 layers" },
+    { 96, 7, "fingerprint" },
+    { 104, 1, "1 bytes of the target's memory" },
+    { 112, UINT32_MAX, "its states lag -1 of" },
+    { 112, 0, "of the target's memory" },
+    { 112, 2 * SPEC_CHUNK, "its states lag 32 of" },
+    { 112, INT32_MAX, "its states lag 2147483647 of" },
+    { 112, 1u << 31, "its states lag -2147483648 of" },
+    { 116, UINT32_MAX, "-1 drafters" },
+    { 132, 4, "and 4 of a character" },
+    { 136, UINT32_MAX, "behind -1 tokens" },
+    { 140, UINT32_MAX, "-1 bytes of text held back" },
+    { 140, INT32_MAX, "it ends after" },
+    { DRAFTER + 24, 1, "1 bytes of a drafter" },
+    { DRAFTER + 24, 100, "84 bytes of the drafter's memory" }, /* without the 16 in front of it */
+    { DRAFTER + 36, UINT32_MAX, "its drafter is at position -1" },
+    { DRAFTER + 36, 10000, "its drafter is at position 10000" },
+    { DRAFTER + 40, UINT32_MAX, "its drafter's states lag -1 of" },
+    { HEADER, 96, "token 0 is 96" },
+    { HEADER + 4 * 100, UINT32_MAX, "token 100 is -1" },
+};
+
 static void forged(void **state)
 {
     (void)state;
     static const float nan_bits = NAN;
     uint32_t not_a_number;
     memcpy(&not_a_number, &nan_bits, sizeof not_a_number);
-    static const struct {
-        size_t at;
-        uint32_t value;
-        const char *part;
-    } cases[] = {
-        { 8, 3, "version 3, this library reads version 4" },
-        { 8, 5, "version 5, this library reads version 4" },
-        { 12, 4 + 1, "flags 5" },
-        { 16, 0, "0 ids" },
-        { 16, UINT32_MAX, "-1 ids" },
-        { 16, INT32_MAX, "2147483647 ids" },
-        { 16, INT32_MAX / 2, "of the target's memory" },
-        { 16, 1, "of 0 positions, which cannot be" },
-        { 20, UINT32_MAX, "may become -1" },
-        { 32, 0xBF800000u, "sampling" },
-        { 32, 0, "temperature nan" }, /* value: see below */
-        { 36, UINT32_MAX, "top-k -1" },
-        { 56, 0x0a7f0a41u, "names no model family" },
-        { 56, 0x41414141u, "of family AAAAa" },
-        { 80, 77, "of compute type" },
-        { 84, 7, "with 7 ids" },
-        { 88, 7, "7 columns" },
-        { 92, 7, "7 layers" },
-        { 96, 7, "fingerprint" },
-        { 104, 1, "1 bytes of the target's memory" },
-        { 112, UINT32_MAX, "its states lag -1 of" },
-        { 112, 0, "of the target's memory" },
-        { 112, 2 * SPEC_CHUNK, "its states lag 32 of" },
-        { 112, INT32_MAX, "its states lag 2147483647 of" },
-        { 112, 1u << 31, "its states lag -2147483648 of" },
-        { 116, UINT32_MAX, "-1 drafters" },
-        { 132, 4, "and 4 of a character" },
-        { 136, UINT32_MAX, "behind -1 tokens" },
-        { 140, UINT32_MAX, "-1 bytes of text held back" },
-        { 140, INT32_MAX, "it ends after" },
-        { DRAFTER + 24, 1, "1 bytes of a drafter" },
-        { DRAFTER + 24, 100, "84 bytes of the drafter's memory" }, /* without the 16 in front of it */
-        { DRAFTER + 36, UINT32_MAX, "its drafter is at position -1" },
-        { DRAFTER + 36, 10000, "its drafter is at position 10000" },
-        { DRAFTER + 40, UINT32_MAX, "its drafter's states lag -1 of" },
-        { HEADER, 96, "token 0 is 96" },
-        { HEADER + 4 * 100, UINT32_MAX, "token 100 is -1" },
-    };
     bench b;
     open_models(&b, &pairs[3]);
     trace t = { 0 }, r = { 0 };
@@ -1146,12 +1147,12 @@ static void forged(void **state)
     uint8_t *const kept = malloc(f.n);
     memcpy(kept, f.data, f.n);
     const size_t drafter = HEADER + 4 * (size_t)b.s->seqs[seq].n_ids + (size_t)get64(f.data + 104); /* its section */
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const size_t at = cases[i].at < DRAFTER ? cases[i].at : cases[i].at - DRAFTER + drafter;
-        const uint32_t v = strstr(cases[i].part, "nan") ? not_a_number : cases[i].value;
+    for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) {
+        const size_t at = forgeries[i].at < DRAFTER ? forgeries[i].at : forgeries[i].at - DRAFTER + drafter;
+        const uint32_t v = strstr(forgeries[i].part, "nan") ? not_a_number : forgeries[i].value;
         for (int k = 0; k < 4; k++) f.data[at + (size_t)k] = (uint8_t)(v >> 8 * k);
         forge(&f);
-        refuses(b.s, &f, SPEC_E_FORMAT, cases[i].part);
+        refuses(b.s, &f, SPEC_E_FORMAT, forgeries[i].part);
         memcpy(f.data, kept, f.n);
     }
     /* A drafter that is another one is skipped by the size in the file, however large. */

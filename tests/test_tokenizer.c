@@ -8,44 +8,18 @@
  * and, with what is made here: refusals by name, broken files, memory that runs out, threads, long texts. */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "core/core_json.h"
-#include "spec_trees.h"
+#include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
+#include "tests/support_model.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers"
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-
-static spec_tokenizer_info info_of(const spec_tokenizer *t)
-{
-    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
-    (void)spec_tokenizer_get_info(t, &info);
-    return info;
-}
-
-static void ok_(spec_status status, const char *what, int line)
-{
-    if (status != SPEC_OK) fail_msg("line %d: %s: %s: %s", line, what, spec_status_name(status), spec_last_error());
-}
-#define OK(call) ok_((call), #call, __LINE__)
-
-static void fails_(spec_status status, spec_status code, const char *part, int line)
-{
-    if (status != code || !strstr(spec_last_error(), part))
-        fail_msg("line %d: expected %s with '%s', found %s: %s", line, spec_status_name(code), part,
-                 spec_status_name(status), spec_last_error());
-}
-#define FAILS(call, code, part) fails_((call), (code), (part), __LINE__)
 
 /* A path from a format; in a buffer of its own until the next but three calls. */
 static const char *path_of(const char *fmt, ...)
@@ -102,7 +76,7 @@ static ids encode(const spec_tokenizer *t, const char *text, size_t n_text, uint
 /* The text of ids; the stream must give the same, and never more than it says. */
 static char *decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uint32_t flags, size_t *n)
 {
-    size_t need, part, cap = info_of(t).piece_max + 16, at = 0;
+    size_t need, part, cap = support_tokenizer_info(t).piece_max + 16, at = 0;
     (void)spec_tokenizer_decode(t, NULL, 0, &need, id, n_id, flags);
     char *text = malloc(need + 1), *streamed = malloc(need + cap + 16);
     OK(spec_tokenizer_decode(t, text, need, n, id, n_id, flags));
@@ -202,8 +176,8 @@ static void test_spm(void **state)
         spec_tokenizer *t;
         OK(spec_tokenizer_open(&t, path_of(SPEC_TEST_DIR "/tokenizer_spm/%s.model", names[i]), NULL));
         each_line(path_of(SPEC_TEST_DIR "/tokenizer_spm/%s.jsonl", names[i]), spm_line, t);
-        assert_int_equal(info_of(t).bos, 1);
-        assert_int_equal(info_of(t).eos, 2);
+        assert_int_equal(support_tokenizer_info(t).bos, 1);
+        assert_int_equal(support_tokenizer_info(t).eos, 2);
         ids with = encode(t, "<s>x", 4, SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL);
         assert_true(with.n >= 3 && with.id[0] == 1 && with.id[1] == 1);
         free(with.id);
@@ -380,16 +354,13 @@ static void test_other_formats(void **state)
     (void)state;
     FAILS(open_bytes(&t, tiktoken, sizeof tiktoken - 1, NULL), SPEC_E_UNSUPPORTED, "tiktoken files are not read");
     for (size_t i = 0; i < COUNT(cases); i++) {
-        char dir[] = "/tmp/spec-test-tokenizer-XXXXXX";
-        assert_non_null(mkdtemp(dir));
-        FILE *f = fopen(path_of("%s/%s", dir, cases[i].name), "wb");
-        fputs(tiktoken, f);
-        fclose(f);
+        char dir[SUPPORT_DIRECTORY];
+        assert_non_null(support_directory_new(dir));
+        support_write(path_of("%s/%s", dir, cases[i].name), tiktoken, sizeof tiktoken - 1);
         const spec_status status = spec_tokenizer_open(&t, dir, NULL);
         if (status == SPEC_OK || !strstr(spec_last_error(), cases[i].part))
             fail_msg("%s: %s", cases[i].name, status ? spec_last_error() : "opened");
-        unlink(path_of("%s/%s", dir, cases[i].name));
-        rmdir(dir);
+        assert_int_equal(support_directory_delete(dir), 0);
     }
 }
 
@@ -438,7 +409,7 @@ static void test_arguments(void **state)
     assert_non_null(spec_tokenizer_piece(t, &n, 0));
     assert_int_equal(n, 1);
     assert_false(spec_tokenizer_is_special(t, 0));
-    assert_true(spec_tokenizer_is_special(t, info_of(t).n_vocab - 1));
+    assert_true(spec_tokenizer_is_special(t, support_tokenizer_info(t).n_vocab - 1));
     spec_tokenizer_close(t);
     spec_tokenizer_close(NULL);
 }
@@ -482,12 +453,12 @@ static void check_going_on(const char *path)
     int32_t *both = malloc((prompt.n + 1) * sizeof *both);
     memcpy(both, prompt.id, prompt.n * sizeof *both);
     free(decode(t, prompt.id, prompt.n, 0, &n));
-    char *text = malloc(info_of(t).piece_max + 32);
-    for (int32_t id = 0; id < info_of(t).n_vocab; id++) {
+    char *text = malloc(support_tokenizer_info(t).piece_max + 32);
+    for (int32_t id = 0; id < support_tokenizer_info(t).n_vocab; id++) {
         spec_text_stream stream = { .n_tokens = (int32_t)prompt.n };
         both[prompt.n] = id;
         char *whole = decode(t, both, prompt.n + 1, 0, &n_whole);
-        OK(spec_text_stream_push(&stream, text, info_of(t).piece_max + 16, &part, t, id, 0));
+        OK(spec_text_stream_push(&stream, text, support_tokenizer_info(t).piece_max + 16, &part, t, id, 0));
         OK(spec_text_stream_end(&stream, text + part, 16, &n_end));
         if (part + n_end != n_whole - n || memcmp(text, whole + n, part + n_end) != 0)
             fail_msg("%s: token %d goes on with \"%.*s\", expected \"%s\"", path, id, (int)(part + n_end), text, whole + n);
@@ -518,20 +489,12 @@ static void make_dir(char *dir, const char *base, const json_t *files)
     const char *name;
     json_t *content;
     size_t n;
-    strcpy(dir, "/tmp/spec-test-tokenizer-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    assert_non_null(support_directory_new(dir));
     OK(speci_file_read(&data, &n, path_of(SPEC_TEST_DIR "/%s", base), 1 << 24, NULL));
-    FILE *f = fopen(path_of("%s/tokenizer%s", dir, strrchr(base, '.')), "wb");
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
+    support_write(path_of("%s/tokenizer%s", dir, strrchr(base, '.')), data, n);
     speci_free(NULL, data);
     json_object_foreach((json_t *)(uintptr_t)files, name, content)
         assert_int_equal(json_dump_file(content, path_of("%s/%s", dir, name), JSON_ENCODE_ANY), 0);
-}
-
-static void remove_dir(const char *dir)
-{
-    assert_int_equal(system(path_of("rm -rf '%s'", dir)), 0);
 }
 
 static void expect_number(const json_t *line, const char *key, int32_t found)
@@ -543,7 +506,7 @@ static void expect_number(const json_t *line, const char *key, int32_t found)
 
 static void beside_line(void *arg, json_t *line, const char *where)
 {
-    char dir[64];
+    char dir[SUPPORT_DIRECTORY];
     spec_tokenizer *t;
     (void)arg, (void)where;
     make_dir(dir, json_string_value(json_object_get(line, "base")), json_object_get(line, "files"));
@@ -552,12 +515,12 @@ static void beside_line(void *arg, json_t *line, const char *where)
               json_string_value(json_object_get(line, "name")));
     check_ids(t, json_object_get(line, "text"), SPEC_TOKEN_ADD_SPECIAL, json_object_get(line, "ids_split"),
               json_string_value(json_object_get(line, "name")));
-    expect_number(line, "n_vocab", info_of(t).n_vocab);
+    expect_number(line, "n_vocab", support_tokenizer_info(t).n_vocab);
     /* The package knows no BOS that only a post-processor names. */
-    if (json_integer_value(json_object_get(line, "bos")) >= 0) expect_number(line, "bos", info_of(t).bos);
-    expect_number(line, "eos", info_of(t).eos);
+    if (json_integer_value(json_object_get(line, "bos")) >= 0) expect_number(line, "bos", support_tokenizer_info(t).bos);
+    expect_number(line, "eos", support_tokenizer_info(t).eos);
     spec_tokenizer_close(t);
-    remove_dir(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
 }
 
 /* BOS and EOS from tokenizer_config.json, as strings and as objects, and add_bos_token for a tokenizer.model. */
@@ -565,20 +528,20 @@ static void test_config(void **state)
 {
     static const char config[] = "{\"tokenizer_config.json\": {\"bos_token\": {\"content\": \"</s>\"},"
                                  " \"eos_token\": \"<s>\",\"add_bos_token\": false, \"add_eos_token\": true}}";
-    char dir[64];
+    char dir[SUPPORT_DIRECTORY];
     json_t *files = json_loads(config, 0, NULL);
     spec_tokenizer *t;
     (void)state;
     make_dir(dir, "tokenizer_spm/plain.model", files);
     OK(spec_tokenizer_open(&t, dir, NULL));
-    assert_int_equal(info_of(t).bos, 2);
-    assert_int_equal(info_of(t).eos, 1);
+    assert_int_equal(support_tokenizer_info(t).bos, 2);
+    assert_int_equal(support_tokenizer_info(t).eos, 1);
     ids list = encode(t, "", 0, SPEC_TOKEN_ADD_SPECIAL);
     assert_int_equal(list.n, 1);
     assert_int_equal(list.id[0], 1);
     free(list.id);
     spec_tokenizer_close(t);
-    remove_dir(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
     json_decref(files);
 }
 
@@ -606,12 +569,12 @@ static void test_beside_refused(void **state)
     };
     (void)state;
     for (size_t i = 0; i < 2 * COUNT(cases); i++) {
-        char dir[64];
+        char dir[SUPPORT_DIRECTORY];
         json_t *files = json_loads(cases[i / 2].files, 0, NULL);
         spec_tokenizer *t;
         make_dir(dir, i % 2 ? "tokenizer_spm/bytes.model" : "golden/tokenizers/gpt2-style/tokenizer.json", files);
         FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, cases[i / 2].part);
-        remove_dir(dir);
+        assert_int_equal(support_directory_delete(dir), 0);
         json_decref(files);
     }
 }
@@ -670,12 +633,12 @@ static void test_no_memory(void **state)
     fail_all(GOLDEN "/qwen2-style");
     fail_all(GOLDEN "/spm-prepend");
     fail_all(SPEC_TEST_DIR "/tokenizer_spm/bytes.model");
-    char dir[64];
+    char dir[SUPPORT_DIRECTORY];
     json_t *files = json_loads("{\"added_tokens.json\": {\"<x>\": 513, \"he\": 7},"
                                " \"special_tokens_map.json\": {\"eos_token\": \"<x>\"}}", 0, NULL);
     make_dir(dir, "golden/tokenizers/gpt2-style/tokenizer.json", files);
     fail_all(dir);
-    remove_dir(dir);
+    assert_int_equal(support_directory_delete(dir), 0);
     json_decref(files);
 }
 

@@ -13,6 +13,7 @@
 #include "core/core_json.h"
 #include "models/text/text_spm.h"
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_gguf.h"
 #include "tests/support_memory.h"
 #include "tests/support_model.h"
@@ -27,21 +28,6 @@ static int make_dir(void **state)
     const int failed = support_directory_make(state);
     snprintf(file, sizeof file, "%s/v.gguf", support_directory);
     return failed;
-}
-
-static void write_bytes(const char *path, const void *data, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
-}
-
-static spec_tokenizer_info info_of(const spec_tokenizer *t)
-{
-    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
-    OK(spec_tokenizer_get_info(t, &info));
-    return info;
 }
 
 /* --- from a tokenizer.json, by its words alone --- */
@@ -112,7 +98,7 @@ static gguf_bytes words_of(const char *dir_json, const char *pre, int32_t bos, i
 static spec_tokenizer *open_gguf(gguf_bytes b)
 {
     spec_tokenizer *t = NULL;
-    write_bytes(file, b.data, b.n);
+    support_write(file, b.data, b.n);
     free(b.data);
     OK(spec_tokenizer_open(&t, file, NULL));
     return t;
@@ -189,10 +175,10 @@ static void bpe(void **state)
         spec_tokenizer *t = open_gguf(words_of(path, cases[i].pre, cases[i].bos, cases[i].eos));
         snprintf(path, sizeof path, GOLDEN "%s/vectors.jsonl", cases[i].name);
         same_vectors(own, t, path);
-        assert_int_equal(info_of(t).n_vocab, info_of(own).n_vocab);
-        assert_int_equal(info_of(t).bos, cases[i].bos);
-        assert_int_equal(info_of(t).eos, cases[i].eos);
-        for (int32_t id = 0; id < info_of(own).n_vocab; id++)
+        assert_int_equal(support_tokenizer_info(t).n_vocab, support_tokenizer_info(own).n_vocab);
+        assert_int_equal(support_tokenizer_info(t).bos, cases[i].bos);
+        assert_int_equal(support_tokenizer_info(t).eos, cases[i].eos);
+        for (int32_t id = 0; id < support_tokenizer_info(own).n_vocab; id++)
             assert_int_equal(spec_tokenizer_is_special(t, id), spec_tokenizer_is_special(own, id));
         spec_tokenizer_close(t);
         spec_tokenizer_close(own);
@@ -285,13 +271,13 @@ static void sentence_piece(void **state)
         snprintf(config, sizeof config, "cp " SPM "%s.model %s", cases[i].name, path);
         assert_int_equal(system(config), 0);
         snprintf(config, sizeof config, "%s/tokenizer_config.json", support_directory);
-        write_bytes(config, "{\"legacy\": true}", 16); /* as GGUF has it: a space behind special tokens, too */
+        support_write(config, "{\"legacy\": true}", 16); /* as GGUF has it: a space behind special tokens, too */
         OK(spec_tokenizer_open(&own, path, NULL));
         spec_tokenizer *t = open_gguf(pieces_as_gguf(own, cases[i].prefix, cases[i].remove_extra));
         snprintf(path, sizeof path, SPM "%s.jsonl", cases[i].name);
         if (strcmp(cases[i].name, "noprefix") != 0) same_vectors(own, t, path); /* it has a text of its own for unknown pieces */
-        assert_int_equal(info_of(t).bos, 1);
-        assert_int_equal(info_of(t).eos, 2);
+        assert_int_equal(support_tokenizer_info(t).bos, 1);
+        assert_int_equal(support_tokenizer_info(t).eos, 2);
         spec_tokenizer_close(t);
         spec_tokenizer_close(own);
     }
@@ -327,7 +313,7 @@ static void added_to_pieces(void **state)
     const size_t n = encode(t, &ids, "a[in]a[out]a", 12, SPEC_TOKEN_ADD_SPECIAL);
     assert_int_equal(n, 7);
     assert_memory_equal(ids, wanted, sizeof wanted);
-    assert_int_equal(info_of(t).n_vocab, size);
+    assert_int_equal(support_tokenizer_info(t).n_vocab, size);
     free(ids);
     spec_tokenizer_close(t);
 }
@@ -439,7 +425,7 @@ static void refusals(void **state)
         const refused_case *c = &refused[i];
         gguf_bytes b = make_refused(c);
         spec_tokenizer *t = NULL;
-        write_bytes(file, b.data, b.n);
+        support_write(file, b.data, b.n);
         free(b.data);
         if (c->code) FAILS(spec_tokenizer_open(&t, file, NULL), c->code, c->part);
         else OK(spec_tokenizer_open(&t, file, NULL));
@@ -455,7 +441,7 @@ static void no_memory_of(gguf_bytes b)
     support_memory f = { .fail_at = 1 };
     const spec_allocator a = support_allocator(&f);
     spec_status status = SPEC_E_NOMEM;
-    write_bytes(file, b.data, b.n);
+    support_write(file, b.data, b.n);
     free(b.data);
     for (; status == SPEC_E_NOMEM; f.fail_at++) {
         spec_tokenizer *t = NULL;
@@ -484,7 +470,7 @@ static void expect_template(const char *path, const char *expected)
 {
     spec_tokenizer *t = NULL;
     OK(spec_tokenizer_open(&t, path, NULL));
-    const char *found = info_of(t).chat_template;
+    const char *found = support_tokenizer_info(t).chat_template;
     if (expected) assert_string_equal(found, expected);
     else assert_null(found);
     spec_tokenizer_close(t);
@@ -502,7 +488,7 @@ static void templates(void **state)
     gguf_string(&b, "a", 1);
     gguf_array(&b, "tokenizer.ggml.merges", SPECI_GGUF_STRING, 0);
     gguf_text(&b, "tokenizer.chat_template", "{{ messages }}\xc3\xa9");
-    write_bytes(file, b.data, b.n);
+    support_write(file, b.data, b.n);
     free(b.data);
     expect_template(file, "{{ messages }}\xc3\xa9");
 
@@ -519,12 +505,12 @@ static void templates(void **state)
     };
     snprintf(path, sizeof path, "%s/tokenizer_config.json", support_directory);
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
-        write_bytes(path, configs[i].config, strlen(configs[i].config));
+        support_write(path, configs[i].config, strlen(configs[i].config));
         expect_template(support_directory, configs[i].expected);
     }
-    write_bytes(path, configs[0].config, strlen(configs[0].config));
+    support_write(path, configs[0].config, strlen(configs[0].config));
     snprintf(path, sizeof path, "%s/chat_template.jinja", support_directory);
-    write_bytes(path, "three", 5);
+    support_write(path, "three", 5);
     expect_template(support_directory, "three");
 }
 

@@ -1,27 +1,16 @@
 /* test_translate.c - tokens of one tokenizer in those of another, for every pair of the tokenizers in golden/tokenizers, against
  * rules that are obviously right: maps by comparing all tokens with all; texts by encoding them; tokens one by one by the bytes that
  * they come to. And text behind tokens, against the whole text's ids. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "models/text/text_translate.h"
 #include "tests/support_memory.h"
+#include "tests/support_model.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers/"
 #define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
-
-static void ok_(spec_status status, const char *what, int line)
-{
-    if (status != SPEC_OK) fail_msg("line %d: %s: %s: %s", line, what, spec_status_name(status), spec_last_error());
-}
-#define OK(call) ok_((call), #call, __LINE__)
 
 static const char *const names[] = { "gpt2-style", "gpt_neox-style", "llama3-style", "qwen2-style", "spm-metaspace", "spm-prepend" };
 enum { N_TOKENIZER = COUNT(names) };
@@ -186,6 +175,12 @@ static void bytes_beside_pieces(void **state)
 
 /* --- sequences --- */
 
+static const int32_t *translated(const speci_translation *x, int32_t *n)
+{
+    *n = (int32_t)speci_buf_n_ids(&x->ids);
+    return speci_buf_ids(&x->ids);
+}
+
 /* A text as a prompt becomes what the other tokenizer makes of the text, in front of it what that puts there. */
 static void prompts(void **state)
 {
@@ -199,7 +194,7 @@ static void prompts(void **state)
             speci_translation x = { .ids.a = &speci_malloc };
             OK(speci_translation_begin(&x, m));
             OK(speci_translate(&x, m, from, n_from, true));
-            const int32_t *own = speci_translated(&x, &n_own);
+            const int32_t *own = translated(&x, &n_own);
             if (n_own != n_want || memcmp(own, want, (size_t)n_want * sizeof *want) != 0)
                 fail_msg("%s in %s: the prompt '%s' becomes other ids", names[i / N_TOKENIZER], names[i % N_TOKENIZER], texts[k]);
             assert_int_equal(x.n_from, n_from);
@@ -224,7 +219,7 @@ static void one_by_one(void **state)
             speci_translation x = { .ids.a = &speci_malloc }, y = { .ids.a = &speci_malloc };
             for (int32_t t = 0; t < n_from; t++) {
                 OK(speci_translate(&x, m, from + t, 1, false));
-                const int32_t *own = speci_translated(&x, &n_own);
+                const int32_t *own = translated(&x, &n_own);
                 assert_memory_equal(own ? own : first, first, (size_t)n_first * sizeof *first);
                 memcpy(first, own, (size_t)n_own * sizeof *own);
                 n_first = n_own;
@@ -238,7 +233,7 @@ static void one_by_one(void **state)
             }
             assert_int_equal(x.n_held, 0);
             OK(speci_translate(&y, m, from, n_from, false));
-            const int32_t *own = speci_translated(&y, &n_own);
+            const int32_t *own = translated(&y, &n_own);
             assert_int_equal(n_own, n_first);
             assert_memory_equal(own, first, (size_t)n_own * sizeof *own);
             speci_buf_free(&x.ids);
@@ -279,7 +274,7 @@ static void characters_in_parts(void **state)
     speci_translation w = { .ids.a = &speci_malloc };
     OK(speci_translate(&w, m, &e2, 1, false)); /* as it is, a byte that both have is a token that both have */
     assert_int_equal(w.n_held, 0);
-    assert_int_equal(*speci_translated(&w, &n_own), m->byte[0xE2]);
+    assert_int_equal(*translated(&w, &n_own), m->byte[0xE2]);
     assert_int_equal(n_own, 1);
     for (int32_t t = e2 + 1; t <= m->n_from; t++) m->first[t]--; /* written by nothing from here on */
     memmove(m->ids + m->first[e2], m->ids + m->first[e2] + 1, (size_t)(m->first[m->n_from] - m->first[e2]) * sizeof *m->ids);
@@ -287,26 +282,26 @@ static void characters_in_parts(void **state)
     const int32_t euro[] = { e2, b82, ac };
     for (int32_t i = 0; i < 3; i++) {
         OK(speci_translate(&w, m, &euro[i], 1, false));
-        (void)speci_translated(&w, &n_own);
+        (void)translated(&w, &n_own);
         assert_int_equal(w.n_held, i < 2 ? i + 1 : 0);
         assert_true(i == 2 ? n_own > 0 : n_own == 0);
     }
     int32_t want[8];
     const int32_t n_want = encode(m->to, want, 8, "\xE2\x82\xAC", SPEC_TOKEN_CONTINUE);
     assert_int_equal(n_own, n_want);
-    assert_memory_equal(speci_translated(&w, &n_own), want, (size_t)n_want * sizeof *want);
+    assert_memory_equal(translated(&w, &n_own), want, (size_t)n_want * sizeof *want);
 
     w.ids.n = 0;
     const int32_t broken[] = { e2, x }; /* the half character goes as the byte that it is */
     OK(speci_translate(&w, m, broken, 2, false));
-    const int32_t *own = speci_translated(&w, &n_own), bytes[] = { m->byte[0xE2], find(m->to, "x", 1) };
+    const int32_t *own = translated(&w, &n_own), bytes[] = { m->byte[0xE2], find(m->to, "x", 1) };
     assert_int_equal(n_own, 2);
     assert_memory_equal(own, bytes, sizeof bytes);
 
     w.ids.n = 0;
     const int32_t cut[] = { e2, b82, end, x };
     OK(speci_translate(&w, m, cut, 4, false));
-    own = speci_translated(&w, &n_own);
+    own = translated(&w, &n_own);
     assert_int_equal(n_own, 2);
     assert_int_equal(own[0], end_to);
     assert_int_equal(own[1], bytes[1]);
@@ -339,7 +334,7 @@ static void special_tokens(void **state)
     speci_translation x = { .ids.a = &speci_malloc };
     OK(speci_translation_begin(&x, back));
     OK(speci_translate(&x, back, ids, n, true));
-    const int32_t *own = speci_translated(&x, &n_own);
+    const int32_t *own = translated(&x, &n_own);
     assert_int_equal(n_own, n_want);
     assert_memory_equal(own, want, (size_t)n_want * sizeof *want);
     speci_buf_free(&x.ids);
@@ -448,7 +443,7 @@ static void no_memory(void **state)
         speci_translation x = { .ids.a = &a };
         s = (support_memory){ .fail_at = n_fail + 1, .onwards = true };
         const spec_status status = speci_translate(&x, m, ids, n, true);
-        (void)speci_translated(&x, &n_own);
+        (void)translated(&x, &n_own);
         assert_true(status == SPEC_OK ? n_own > 0 && x.n_from == n : n_own == 0 && x.n_from == 0 && x.n_held == 0);
         s.fail_at = 0;
         speci_buf_free(&x.ids);

@@ -9,6 +9,7 @@
 #include "algorithms/engine/engine.h"
 #include "tests/ref_ops.h"
 #include "tests/support_distribution.h"
+#include "tests/support_statistics.h"
 
 enum { MAX_V = 6, MAX_K = 4 };
 
@@ -45,14 +46,6 @@ typedef struct node_distributions {
     double probs[MAX_V], accepted;
 } node_distributions;
 
-static double normalise(double *x, int32_t n)
-{
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += x[i];
-    for (int32_t i = 0; i < n && sum > 0; i++) x[i] /= sum;
-    return sum;
-}
-
 /* A uniform accepts y with probability min(1, R(y) / D(y)). */
 static void verify_exactly(node_distributions *t, const int32_t *y, int32_t k, double weight)
 {
@@ -61,7 +54,7 @@ static void verify_exactly(node_distributions *t, const int32_t *y, int32_t k, d
     memcpy(d, t->q, sizeof d);
     for (int32_t j = 0; t->rule == ROOT_Q && j < t->n_row; j++) {
         for (int32_t i = 0; i < t->v; i++) d[j][i] = sqrt(d[j][i]);
-        normalise(d[j], t->v);
+        probs_normalise(d[j], t->v);
     }
     for (int32_t j = 0; j < k; j++) {
         double *dj = d[j % t->n_row], point[MAX_V] = { 0 };
@@ -74,10 +67,10 @@ static void verify_exactly(node_distributions *t, const int32_t *y, int32_t k, d
         weight *= 1 - accept;
         if (weight < 1e-18) return;
         for (int32_t i = 0; i < t->v; i++) r[i] = fmax(r[i] - dj[i], 0);
-        normalise(r, t->v);
+        probs_normalise(r, t->v);
         if (t->rule == WITH || t->rule == POINT) continue;
         dj[y[j]] = 0;
-        normalise(dj, t->v);
+        probs_normalise(dj, t->v);
     }
     for (int32_t i = 0; i < t->v; i++) t->probs[i] += weight * (t->rule == LAST_P ? t->p[i] : r[i]);
 }
@@ -112,7 +105,7 @@ static bool draw_probs(const node_distributions *t, const int32_t *y, int32_t j,
 {
     memcpy(probs, t->q[j % t->n_row], sizeof t->q[0]);
     for (int32_t i = j % t->n_row; i < j && !independent(t->how); i += t->n_row) probs[y[i]] = 0;
-    return normalise(probs, t->v) > 0;
+    return probs_normalise(probs, t->v) > 0;
 }
 
 /* All draws y[j..k) with their probability. */
@@ -208,7 +201,7 @@ static void random_probs(test_random *r, double *probs, int32_t v)
 {
     do
         for (int32_t i = 0; i < v; i++) probs[i] = test_below(r, 3) == 0 ? 0 : pow(test_uniform(r), 2);
-    while (normalise(probs, v) <= 0);
+    while (probs_normalise(probs, v) <= 0);
 }
 
 static void test_random_distributions(void **state)
@@ -267,7 +260,7 @@ static void world_make(world *w, test_random *r, const shape *s)
             double given[MAX_V];
             random_probs(r, w->q[d][c], w->v);
             for (int32_t i = 0; i < w->v; i++) given[i] = s->root_q ? sqrt(w->q[d][c][i]) : w->q[d][c][i];
-            normalise(given, w->v);
+            probs_normalise(given, w->v);
             for (int32_t i = 0; i < w->v; i++) w->q_rows[(d * N_CONTEXT + c) * w->v + i] = (float)given[i];
         }
     }
@@ -547,10 +540,10 @@ static int32_t reference_verify(const sampled_tree *t, const world *w, const sha
         if (dj[y] == 0) continue;
         if (uniform_of(a, position, SPECI_DRAW_ACCEPT, j) * dj[y] < r[y]) return child;
         for (int32_t i = 0; i < w->v; i++) r[i] = fmax(r[i] - dj[i], 0);
-        normalise(r, w->v);
+        probs_normalise(r, w->v);
         if (s->rule == SPEC_VERIFY_MSS_REPEAT) continue;
         dj[y] = 0;
-        normalise(dj, w->v);
+        probs_normalise(dj, w->v);
     }
     *token = draw_at(r, w->v, uniform_of(a, position, SPECI_DRAW_RESIDUAL, 0));
     return -1;
@@ -781,10 +774,12 @@ static void *no_memory(void *user, size_t bytes, size_t align)
     return (*left)-- > 0 ? speci_malloc.alloc(NULL, bytes, align) : NULL;
 }
 
-static void test_refused(void **state)
+static const float refused_p[] = { .2f, .3f, .5f }, refused_q[] = { .5f, .25f, .25f }; /* both are good */
+
+static void test_refused_values(void **state)
 {
     (void)state;
-    const float p[] = { .2f, .3f, .5f }, good[] = { .5f, .25f, .25f };
+    const float *const p = refused_p, *const good = refused_q;
     const float bad[][3] = {
         { .5f, NAN, .5f }, { .5f, -.25f, .75f }, { INFINITY, 0, 0 }, { .5f, .25f, .248f }, { 0, 0, 0 },
     };
@@ -805,6 +800,13 @@ static void test_refused(void **state)
             refuse(&t, SPEC_E_INVALID, where);
         }
     }
+}
+
+static void test_refused_rows(void **state)
+{
+    (void)state;
+    const float *const p = refused_p, *const good = refused_q;
+    pair t;
     pair_make(&t, p, NULL);
     refuse(&t, SPEC_E_INVALID, "q is NULL");
     t.a.rule = SPEC_VERIFY_AUTO;
@@ -820,6 +822,13 @@ static void test_refused(void **state)
     const float second_bad[] = { .5f, .25f, .25f, .5f, .25f, .5f };
     pair_make(&t, p, second_bad), t.a.child_row = two_rows;
     refuse(&t, SPEC_E_INVALID, "draft's distribution, node 2, row 1");
+}
+
+static void test_refused_arguments(void **state)
+{
+    (void)state;
+    const float *const p = refused_p, *const good = refused_q;
+    pair t;
     pair_make(&t, p, good), t.tree.kind = SPEC_TREE_DETERMINISTIC;
     refuse(&t, SPEC_E_INVALID, "deterministic");
     pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)4;
@@ -838,9 +847,15 @@ static void test_refused(void **state)
     refuse(&t, SPEC_E_INVALID, "distributions p");
     pair_make(&t, p, good), t.a.struct_size = 0;
     refuse(&t, SPEC_E_INVALID, "struct_size");
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    pair t;
     int32_t left;
     const spec_allocator few = { .alloc = no_memory, .free = speci_malloc.free, .user_data = &left };
-    pair_make(&t, p, good), t.a.allocator = &few, left = 0;
+    pair_make(&t, refused_p, refused_q), t.a.allocator = &few, left = 0;
     refuse(&t, SPEC_E_NOMEM, "");
     for (int32_t n = 0; n < 3; n++) {
         left = n, t.a.rule = SPEC_VERIFY_TRAVERSAL;
@@ -930,7 +945,8 @@ int main(void)
         cmocka_unit_test(test_fixture),        cmocka_unit_test(test_random_distributions), cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_statistics_see), cmocka_unit_test(test_draws),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_sure_draft),     cmocka_unit_test(test_zero_uniform), cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_table),          cmocka_unit_test(test_refused),     cmocka_unit_test(test_distributions_refused),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_refused_values), cmocka_unit_test(test_refused_rows),
+        cmocka_unit_test(test_refused_arguments), cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_distributions_refused),
         cmocka_unit_test(test_distributions_of_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

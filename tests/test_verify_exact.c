@@ -7,6 +7,7 @@
 
 #include "algorithms/verify/verify.h"
 #include "tests/ref_traversal.h"
+#include "tests/support_statistics.h"
 
 enum { MAX_V = 4, MAX_SLOT = 12, MAX_DEPTH = 7, MAX_DRAFTER = 3, MAX_CONTEXT = 21845 + 4096 }; /* 4^0 + ... + 4^7 */
 
@@ -31,14 +32,6 @@ typedef enum drawing {
     OWN_TOKEN /* bug: a node is dropped for its own token's probability */
 } drawing;
 
-static double normalise(double *x, int32_t n)
-{
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += x[i];
-    for (int32_t i = 0; i < n && sum > 0; i++) x[i] /= sum;
-    return sum;
-}
-
 /* --- worlds --- */
 
 /* A third of the entries are zero, never all. */
@@ -46,7 +39,7 @@ static void patchy(test_random *r, double *probs, int32_t v)
 {
     do
         for (int32_t i = 0; i < v; i++) probs[i] = test_below(r, 3) == 0 ? 0 : pow(test_uniform(r), 2);
-    while (normalise(probs, v) <= 0);
+    while (probs_normalise(probs, v) <= 0);
 }
 
 /* Softmax of logits of deviation 1.35. */
@@ -54,7 +47,7 @@ static void dense(test_random *r, double *probs, int32_t v)
 {
     for (int32_t i = 0; i < v; i++)
         probs[i] = exp(1.35 * sqrt(-2 * log(1 - test_uniform(r))) * cos(2 * 3.14159265358979324 * test_uniform(r)));
-    (void)normalise(probs, v);
+    (void)probs_normalise(probs, v);
 }
 
 static world *make_world(test_random *r, int32_t v, int32_t depth, void (*make)(test_random *, double *, int32_t))
@@ -133,7 +126,7 @@ static bool draft_of(double *d, const enumeration *e, int32_t i)
     memcpy(d, e->w->q[e->drafter[i]][e->context[up]], sizeof *d * MAX_V);
     for (int32_t j = 1; j < i && e->how != REPEATED; j++)
         if (e->s->parent[j] == up && e->token[j] >= 0 && e->drafter[j] == e->drafter[i]) d[e->token[j]] = 0;
-    return normalise(d, e->w->v) > 0;
+    return probs_normalise(d, e->w->v) > 0;
 }
 
 static void fill_slot(enumeration *e, int32_t i, double weight)
@@ -436,7 +429,7 @@ static int32_t draw_child(const ref_tree *t, test_random *r, int32_t up, const d
     memcpy(d, q, (size_t)t->v * sizeof *d);
     for (int32_t c = up + 1; c < t->n; c++)
         if (t->parent[c] == up && t->q[c] == q) d[t->token[c]] = 0;
-    if (!(normalise(d, t->v) > 0)) return -1;
+    if (!(probs_normalise(d, t->v) > 0)) return -1;
     for (int32_t i = 0; i < t->v && u >= 0; i++)
         if (d[i] > 0) last = i, u -= d[i];
     return last;

@@ -350,7 +350,8 @@ static const int32_t *check_own(const spec_session *s, int32_t seq, int32_t *n_o
     const model_draft *m = draft_of(s);
     const speci_translation *x = &m->seqs[seq].own;
     const engine_seq *q = &s->seqs[seq];
-    const int32_t *own = speci_translated(x, n_own);
+    const int32_t *own = speci_buf_ids(&x->ids);
+    *n_own = (int32_t)speci_buf_n_ids(&x->ids);
     assert_int_equal(x->n_from, q->n_ids);
     const size_t n_want = bytes_of(s->target->tokenizer, q->ids, q->n_ids, want, CAP);
     size_t n_got = bytes_of(m->model->tokenizer, own, *n_own, got, CAP - 4);

@@ -137,11 +137,11 @@ static spec_status add_tokens(spec_corpus *c, const int32_t *ids, size_t n)
 static spec_status encode(spec_corpus *c, size_t n_text, size_t *n)
 {
     const size_t room = c->ids.cap / sizeof(int32_t);
-    spec_status status = spec_tokenizer_encode(c->tokenizer, (int32_t *)(void *)c->ids.data, room, n, c->text.data, n_text,
+    spec_status status = spec_tokenizer_encode(c->tokenizer, speci_buf_ids(&c->ids), room, n, c->text.data, n_text,
                                                SPEC_TOKEN_PARSE_SPECIAL);
     if (status != SPEC_E_FULL) return status;
     SPEC_TRY(speci_buf_reserve(&c->ids, *n * sizeof(int32_t)));
-    return spec_tokenizer_encode(c->tokenizer, (int32_t *)(void *)c->ids.data, *n, n, c->text.data, n_text,
+    return spec_tokenizer_encode(c->tokenizer, speci_buf_ids(&c->ids), *n, n, c->text.data, n_text,
                                  SPEC_TOKEN_PARSE_SPECIAL);
 }
 
@@ -159,7 +159,7 @@ static spec_status add_piece(spec_corpus *c, size_t n_text)
     SPEC_TRY(status);
     memmove(c->text.data, c->text.data + n_text, c->text.n - n_text);
     c->text.n -= n_text, c->n_byte += n_text;
-    return add_tokens(c, (const int32_t *)(const void *)c->ids.data, n);
+    return add_tokens(c, speci_buf_ids(&c->ids), n);
 }
 
 /* Where text [n] may be cut so that few tokens change: behind its last line, before its last space, between characters. */

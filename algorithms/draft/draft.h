@@ -180,7 +180,8 @@ struct speci_draft_kind {
     speci_draft_lag (*lag)(const speci_draft *d, const spec_builder *b, const int32_t *seqs, int32_t n);
 };
 
-extern const speci_draft_kind speci_draft_model, speci_draft_head, speci_draft_callback, speci_draft_ngram, speci_draft_trie, speci_draft_png;
+extern const speci_draft_kind speci_draft_model, speci_draft_head, speci_draft_callback, speci_draft_ngram, speci_draft_trie,
+    speci_draft_png;
 extern const speci_draft_kind *const speci_draft_table[]; /* the kinds that are made from text; ends with NULL */
 
 /* --- several drafters (draft_combine.c) --- */

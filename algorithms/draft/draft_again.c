@@ -2,8 +2,8 @@
  * speaks of a place of the text, whatever stands in front of it. So behind the newest token the rows of the chain before, from that place
  * on, give a tree of the same builder, verified in one pass of the target with fresh ones:
  *   of the same sequence    its best nodes join the fresh tree. The union is deterministic; trees that are drawn get none
- *   of other sequences      it stands in place of the fresh tree (rides), of any builder, and the sequence is not fed in that step. Its rows
- *                           serve so once; then there is a new chain */
+ *   of other sequences      it stands in place of the fresh tree (rides), of any builder, and the sequence is not fed in that step.
+ *                           Its rows serve so once; then there is a new chain */
 #include "algorithms/draft/draft_model.h"
 
 /* Rows of the chain in this half that speak of what follows the newest token; *first: the first of them. 0: too few. */

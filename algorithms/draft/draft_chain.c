@@ -138,7 +138,8 @@ static spec_status read_chain(model_draft *m)
     SPEC_TRY(status);
     for (int32_t i = 0; i < m->n_active; i++)
         for (int32_t k = 0; k < levels_of(m, &m->seqs[m->active[i]]); k++, row++)
-            SPEC_TRY(speci_draft_told_add(m, row_of(m, m->active[i], m->seqs[m->active[i]].half, k), (const char *)(logits + (size_t)row * (size_t)ld),
+            SPEC_TRY(speci_draft_told_add(m, row_of(m, m->active[i], m->seqs[m->active[i]].half, k),
+                                          (const char *)(logits + (size_t)row * (size_t)ld),
                                           (size_t)ld * sizeof *logits));
     return speci_draft_told_copy(m);
 }

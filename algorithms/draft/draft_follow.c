@@ -28,7 +28,8 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q)
     if (m->is_head || s->outgrown || n == 0) return SPEC_OK;
     const spec_status status = m->vocab.map ? speci_translate(&s->own, m->vocab.map, ids, n, prompt || m->vocab.by_text)
                                             : take_ids(m, &s->own, ids, n);
-    s->ids = speci_translated(&s->own, &s->n_ids); /* after an error, too: they may have moved */
+    /* After an error, too: they may have moved. */
+    s->ids = speci_buf_ids(&s->own.ids), s->n_ids = (int32_t)speci_buf_n_ids(&s->own.ids);
     s->outgrown = m->n_ctx > 0 && s->n_ids > m->n_ctx;
     return status;
 }

@@ -144,6 +144,7 @@ spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int3
     SPEC_TRY(speci_draft_chain_copy(m, q->seq, to));
     for (int32_t k = 0; k < m->told.n_tap; k++)
         for (int32_t i = m->exec->kind->n_past(m->exec, q->seq); i < from->n_told; i++)
-            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, to, i), speci_draft_told_row(m, k, q->seq, i), m->told.row_bytes[k]));
+            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, to, i), speci_draft_told_row(m, k, q->seq, i),
+                                          m->told.row_bytes[k]));
     return speci_draft_told_copy(m);
 }

@@ -104,5 +104,5 @@ spec_status speci_draft_head_restore(speci_draft *d, const speci_draft_seq *q, u
     SPEC_TRY(speci_draft_skip((uint64_t)h.n_ids * sizeof(int32_t), get, arg)); /* the sequence has them */
     SPEC_TRY(get_rows(m, q->seq, &h, get, arg));
     s->n_told = h.n_ids;
-    return m->exec->kind->read(m->exec, q->seq, h.n_past, 0, left, get, arg);
+    return m->exec->kind->read(m->exec, q->seq, &(speci_exec_saved){ h.n_past, 0, left }, get, arg);
 }

@@ -342,7 +342,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
     const speci_buf ids = s->own.ids;
     s->own = from->own;
     s->own.ids = ids;
-    s->ids = speci_translated(&s->own, &s->n_ids);
+    s->ids = speci_buf_ids(&s->own.ids), s->n_ids = (int32_t)speci_buf_n_ids(&s->own.ids);
     return from->outgrown ? SPEC_OK : m->exec->kind->copy(m->exec, q->seq, to);
 }
 

@@ -100,7 +100,8 @@ typedef struct model_chain {
 typedef struct model_draft {
     speci_draft *d;
     const spec_model *model;
-    int32_t n_step_most;   /* ids that a step can bring: more at once are a prompt; of a head, which is told of rows, any number is a step's */
+    int32_t n_step_most;   /* ids that a step can bring: more at once are a prompt; of a head, which is told of rows, any number is a
+                              step's */
     bool is_head;          /* it reads hidden rows of the target: */
     speci_exec *exec;
     model_vocab vocab;
@@ -167,8 +168,8 @@ spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n);
 
 /* Growth from a chain (draft_chain.c). prepare: its sizes, and nodes of the executor's trees beside those of the tree and of the
  * committed tokens; attach, detach. Of a draft, where the head has such rows: may it grow so? Then the chain's logits, and in `fed` a place
- * for the root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. A forked sequence gets the rows that
- * the original may draft from once more: lists the copy. */
+ * for the root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. A forked sequence gets the rows
+ * that the original may draft from once more: lists the copy. */
 spec_status speci_draft_chain_open(model_draft *m);
 int32_t speci_draft_chain_nodes(const model_draft *m);
 spec_status speci_draft_chain_attach(model_draft *m);

@@ -113,7 +113,8 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
 }
 
 const speci_draft_kind speci_draft_ngram = {
-    .name = "ngram", .args = "N,M,L", .help = "prompt lookup: what followed the last N tokens, or fewer down to L, before: up to M tokens (3,10,1)",
+    .name = "ngram", .args = "N,M,L",
+    .help = "prompt lookup: what followed the last N tokens, or fewer down to L, before: up to M tokens (3,10,1)",
     .open = open, .close = close, .prepare = prepare, .detach = detach, .prefill = catch_up, .enqueue = enqueue,
     .committed = committed, .fork = fork, .end = end,
 };

@@ -190,6 +190,7 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
 const speci_draft_kind speci_draft_png = {
     .name = "png", .args = "FILE,D,K",
     .help = "what most often followed in the text and in a corpus (spec ngram build): D drafts of K tokens (2; the table's)",
-    .open = open, .close = close, .check = check, .prepare = prepare, .detach = detach, .prefill = prefill, .fork = fork, .enqueue = enqueue,
+    .open = open, .close = close, .check = check, .prepare = prepare, .detach = detach, .prefill = prefill, .fork = fork,
+    .enqueue = enqueue,
     .end = end,
 };

@@ -51,7 +51,7 @@ spec_status speci_draft_save(speci_draft *d, const speci_draft_seq *q, uint64_t 
         uint64_t n;
         SPEC_TRY(speci_exec_seq_bytes(m->exec, q->seq, &n));
         h.n_past = m->exec->kind->n_past(m->exec, q->seq), h.n_recent = speci_exec_n_recent(m->exec, q->seq);
-        if (m->vocab.map) h.n_own = 1 + (int32_t)(s->own.ids.n / sizeof(int32_t));
+        if (m->vocab.map) h.n_own = 1 + (int32_t)speci_buf_n_ids(&s->own.ids);
         *bytes += n + (m->vocab.map ? own_bytes(&s->own) : 0);
     }
     if (!put) return SPEC_OK;
@@ -90,7 +90,7 @@ static spec_status get_own(const model_draft *m, model_seq *s, const saved_head 
     SPEC_TRY(speci_buf_reserve(&own->ids, (size_t)n * sizeof(int32_t)));
     if (n > 0) SPEC_TRY(get(arg, own->ids.data, (size_t)n * sizeof(int32_t)));
     *bytes -= sizeof o + n * sizeof(int32_t);
-    const int32_t *ids = (const int32_t *)(const void *)own->ids.data;
+    const int32_t *ids = speci_buf_ids(&own->ids);
     for (uint64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= m->model->n_vocab)
             return speci_fail(SPEC_E_FORMAT, "saved sequence: token %llu of its drafter is %d of %d", (unsigned long long)i,
@@ -100,7 +100,7 @@ static spec_status get_own(const model_draft *m, model_seq *s, const saved_head 
     own->ids.n = (size_t)n * sizeof(int32_t);
     own->n_held = o.n_held;
     memcpy(own->held, o.held, sizeof own->held);
-    s->ids = speci_translated(own, &s->n_ids);
+    s->ids = speci_buf_ids(&own->ids), s->n_ids = (int32_t)speci_buf_n_ids(&own->ids);
     return SPEC_OK;
 }
 
@@ -134,5 +134,5 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
     }
     if (h.n_own > 0) SPEC_TRY(get_own(m, s, &h, &bytes, get, arg));
     SPEC_TRY(check_head(m, &h, s->n_ids, bytes));
-    return m->exec->kind->read(m->exec, q->seq, h.n_past, h.n_recent, bytes, get, arg);
+    return m->exec->kind->read(m->exec, q->seq, &(speci_exec_saved){ h.n_past, h.n_recent, bytes }, get, arg);
 }

@@ -185,7 +185,7 @@ static spec_status measure_cover(model_draft *m, double *cover)
     probe p = { 0 };
     double sum = 0;
     spec_status status = probe_open(&p, m);
-    const int32_t *ids = (const int32_t *)(const void *)p.ids.data;
+    const int32_t *ids = speci_buf_ids(&p.ids);
     int32_t n = speci_min32((int32_t)(p.ids.n / sizeof *ids), PROBE_MOST);
     if (m->n_ctx > 0) n = speci_min32(n, m->n_ctx);
     if (status == SPEC_OK) m->exec->kind->begin(m->exec, 0);
@@ -245,7 +245,7 @@ static int32_t n_ids_of(const spec_tokenizer *t, const spec_allocator *a)
 {
     speci_buf ids = { .a = a };
     const spec_status status = speci_encode_on(&ids, t, probe_text, sizeof probe_text - 1);
-    const int32_t n = status == SPEC_OK ? (int32_t)(ids.n / sizeof(int32_t)) : 1;
+    const int32_t n = status == SPEC_OK ? (int32_t)speci_buf_n_ids(&ids) : 1;
     speci_buf_free(&ids);
     return n > 0 ? n : 1;
 }

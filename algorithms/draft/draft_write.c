@@ -14,7 +14,7 @@ typedef struct writer {
 /* The ids below the root, as far as there is room. */
 static void add_path(const writer *w)
 {
-    const int32_t *ids = (const int32_t *)(const void *)w->ids.data, n = (int32_t)(w->ids.n / sizeof *ids);
+    const int32_t *ids = speci_buf_ids(&w->ids), n = (int32_t)speci_buf_n_ids(&w->ids);
     spec_tree *t = w->q->tree;
     for (int32_t i = 0, node = 0; i < n && i < w->q->depth_max; i++) {
         if (ids[i] >= w->site->target->n_vocab) return;

@@ -168,7 +168,8 @@ spec_status speci_ways_open(spec_session *s, spec_adapt adapt)
     speci_choice *c = &s->choice;
     int32_t sum;
     const int32_t most = count_trees(s, &sum), n_arm = most_arms(adapt);
-    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)speci_max32(sum + most, n_arm - 1), n_source = (size_t)speci_max32(grade(s), most);
+    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)speci_max32(sum + most, n_arm - 1),
+                 n_source = (size_t)speci_max32(grade(s), most);
     if (!(s->ways = speci_alloc(s->a, n_way, sizeof *s->ways))) return SPEC_E_NOMEM;
     if (!(s->first_source = speci_alloc(s->a, n_drafter + 1, sizeof *s->first_source))) return SPEC_E_NOMEM;
     if (!(c->arms = speci_alloc(s->a, 1 + n_way, sizeof *c->arms))) return SPEC_E_NOMEM;

@@ -108,7 +108,7 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
         status = SPEC_E_NOMEM;
     }
     if (status == SPEC_E_ABORTED) own->stop = SPEC_STOP_ABORTED;
-    own->ids = (int32_t *)(void *)g->ids.data, own->n_ids = g->ids.n / sizeof *own->ids;
+    own->ids = speci_buf_ids(&g->ids), own->n_ids = speci_buf_n_ids(&g->ids);
     own->logprobs = (spec_logprob *)(void *)g->logprobs.data;
     if (speci_params_write(result, own, sizeof *own, "spec_result") != SPEC_OK) { /* and nobody has it */
         speci_free(own->allocator_, own->text), speci_free(own->allocator_, own->ids), speci_free(own->allocator_, own->logprobs);

@@ -3,28 +3,6 @@
 
 #include <string.h>
 
-/* --- what drafters are told --- */
-
-/* Drafts have use as deep as the limit goes: behind a path one token more is emitted. */
-speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
-{
-    engine_seq *q = &s->seqs[seq];
-    const int32_t room = speci_max32(0, speci_min32(q->n_limit - q->n_ids - 1, s->n_node - 1));
-    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .n_prompt = q->n_prompt,
-                              .sampling = &q->request.p.sampling, .step = q->n_step, .depth_max = room,
-                              .tree = &q->proposal.tree, .by = -1, .maker = q->proposal.maker };
-}
-
-void speci_sequence_tell(spec_session *s, const speci_draft_seq *ask)
-{
-    engine_seq *q = &s->seqs[ask->seq];
-    for (int32_t k = 0; k < q->n_begun && q->n_told < q->n_ids; k++) {
-        speci_draft *d = &s->drafters.draft[k];
-        if (d->kind->committed) d->kind->committed(d, ask, q->n_ids - q->n_told);
-    }
-    q->n_told = q->n_ids;
-}
-
 /* --- ids --- */
 
 spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n)

@@ -46,60 +46,6 @@ static void forget_scores(spec_session *s)
 
 /* --- DRAFT --- */
 
-static void begin_proposal(engine_seq *q, uint64_t round)
-{
-    engine_proposal *p = &q->proposal;
-    p->tree.n = 0, p->tree.kind = SPEC_TREE_DETERMINISTIC;
-    (void)spec_tree_add(&p->tree, -1, q->ids[q->n_ids - 1], 1);
-    p->round = round;
-    p->arm = p->by = -1;
-    p->asked = false;
-    p->n_match = 0;
-    p->builder = NULL;
-    p->depth = 0;
-}
-
-/* No tree has more nodes than the session planned for: what is left out are the last slots, whatever they hold. */
-static spec_status end_proposals(spec_session *s, const engine_round *r, spec_status status)
-{
-    for (int32_t i = 0; i < r->n; i++) {
-        engine_seq *q = &s->seqs[r->seqs[i]];
-        spec_tree *t = &q->proposal.tree;
-        if (status != SPEC_OK) begin_proposal(q, s->n_round);
-        if (t->n <= s->n_node) continue;
-        t->n = s->n_node;
-        speci_tree_forget_rows(t);
-    }
-    return status;
-}
-
-/* The drafters' part, by one way to draft. */
-static spec_status propose(spec_session *s, engine_round *r, int32_t way)
-{
-    const speci_draft_way *w = &s->ways[way];
-    int32_t n = 0;
-    for (int32_t i = 0; i < r->n; i++) {
-        engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
-        speci_draft_seq *ask = &s->asked[n];
-        *ask = speci_sequence_asked(s, r->seqs[i]);
-        ask->least = w->least;
-        p->arm = way;
-        p->builder = w->only; /* it sees the steps without room for a draft, too */
-        p->asked = ask->depth_max > 0;
-        n += p->asked;
-    }
-    if (n == 0) return SPEC_OK;
-    SPEC_TRY(speci_draft_enqueue(&s->drafters, w, s->asked, n, &r->pending));
-    for (int32_t i = 0; i < n; i++) {
-        engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
-        p->by = s->asked[i].by, p->builder = s->asked[i].builder;
-        p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
-        p->repeats = s->seqs[s->asked[i].seq].repeats;
-    }
-    r->queued = r->pending != NULL;
-    return SPEC_OK;
-}
-
 spec_status speci_draft_start(spec_session *s, engine_round *r)
 {
     const double start = s->now_ms();
@@ -107,13 +53,13 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     r->pending = NULL;
     r->plain = r->root_on_device = false;
     r->marked = r->queued = false;
-    for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
+    for (int32_t i = 0; i < r->n; i++) speci_proposal_begin(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
     const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
     if (chooses && r->n == 1) speci_watch_alone(s, r->seqs[0]);
     const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
-    const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
-    if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
+    const spec_status status = arm > 0 ? speci_propose(s, r, arm - 1) : SPEC_OK;
+    if (status != SPEC_OK || !r->pending) SPEC_TRY(speci_proposals_end(s, r, status));
     if (chooses) speci_ways_begin(s, arm, r->n, start);
     return SPEC_OK;
 }
@@ -227,7 +173,8 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
         r->adjusted = r->adjusted || q->adjust;
         if (flight) speci_round_drop(s, flight);
         if (r->pending && own->depth > 0) speci_builder_known_shape(own->builder, own->depth, &own->tree); /* of a tree on the device */
-        s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
+        s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i],
+                                           .n_grown = r->root_on_device };
     }
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
                                    .ld_grown = r->pending ? r->pending->ld_grown : 0 };
@@ -286,7 +233,7 @@ spec_status speci_draft_read(spec_session *s, engine_round *r)
     spec_status status = wait(s, r);
     r->pending = NULL;
     status = speci_draft_take(d, status);
-    SPEC_TRY(end_proposals(s, r, status));
+    SPEC_TRY(speci_proposals_end(s, r, status));
     if (!r->by_shape) return SPEC_OK;
     fill_parts(s, r);
     return r->adjusted ? adjust(s, r) : SPEC_OK;
@@ -402,45 +349,6 @@ spec_status speci_commit_start(spec_session *s, engine_round *r)
     return SPEC_OK;
 }
 
-/* Tells the builder where on the path drafts were accepted: at which rank, or nowhere among a node's children. */
-static void tell_builder(spec_builder *b, const engine_part *p)
-{
-    int32_t ranks[SPEC_MAX_DEPTH + 1], n = 0;
-    for (int32_t i = 1; i < p->n_path; i++) ranks[n++] = p->tree.rank[p->path[i]];
-    if (speci_tree_next_child(&p->tree, p->path[p->n_path - 1], -1) >= 0) ranks[n++] = -1;
-    spec_builder_observe(b, p->tree.n, ranks, n);
-}
-
-/* What came of the drafts of drafter k: of `drafted` nodes in the tree and `accepted` ones on the path. */
-static void count_drafts(spec_session *s, int32_t k, int32_t drafted, int32_t accepted)
-{
-    spec_drafter_stats *c = &s->drafters.draft[k].stats;
-    c->n_drafted += drafted;
-    c->n_accepted += accepted;
-    c->n_proposed += drafted > 0;
-}
-
-/* A node of a union is the first drafter's that has proposed it. */
-static void count_union(spec_session *s, const engine_part *p, const uint8_t *maker)
-{
-    for (int32_t k = 0; k < s->drafters.n; k++) {
-        int32_t drafted = 0, accepted = 0;
-        for (int32_t i = 1; i < p->tree.n; i++) drafted += maker[i] == k;
-        for (int32_t i = 1; i < p->n_path; i++) accepted += maker[p->path[i]] == k;
-        count_drafts(s, k, drafted, accepted);
-    }
-}
-
-/* A part that the session itself has drafted. */
-static void tell_of_draft(spec_session *s, const engine_part *p)
-{
-    const engine_proposal *own = &s->seqs[p->seq].proposal;
-    if (own->builder && own->builder->kind->observe) tell_builder(own->builder, p);
-    if (own->by >= 0) count_drafts(s, own->by, p->tree.n - 1, p->n_path - 1);
-    else if (own->maker) count_union(s, p, own->maker);
-    if (p->round == s->outcome.round) speci_ways_tell(s, p);
-}
-
 static spec_stop stop_of(const spec_session *s, const engine_seq *q)
 {
     const engine_request *r = &q->request;
@@ -458,7 +366,7 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
         engine_seq *q = &s->seqs[p->seq];
-        if (p->round) tell_of_draft(s, p);
+        if (p->round) speci_proposal_tell(s, p);
         q->n_ids += emitted(p, q->ids + q->n_ids);
         q->proposal.round = 0;
         q->part = -1;

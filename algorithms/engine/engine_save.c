@@ -518,7 +518,8 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
     q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids, q->n_begun = s->drafters.n;
     q->n_end = h->n_end;
     q->n_limit = s->n_ctx > 0 && h->n_end > s->n_ctx ? s->n_ctx : h->n_end;
-    SPEC_TRY(s->exec->kind->read(s->exec, seq, h->n_ids - 1, h->target_recent, h->target_bytes, get, f));
+    const speci_exec_saved saved = { .n_past = h->n_ids - 1, .n_recent = h->target_recent, .bytes = h->target_bytes };
+    SPEC_TRY(s->exec->kind->read(s->exec, seq, &saved, get, f));
     SPEC_TRY(get_drafters(s, seq, h->n_drafter, f, done));
     SPEC_TRY(get_checksum(f));
     SPEC_TRY(prefill_others(s, seq, done));

@@ -79,12 +79,14 @@ static bool has_shapes(const spec_session *s, const engine_round *r)
 enum { ORDINARY = 2, FROM_SCORE = 1 }; /* its row, and its first move behind the drafts */
 static const schedule schedules[] = {
     { "score first, greedy", SHAPES | GREEDY,
-      { { SCORE, START, NOW }, { VERIFY, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
+      { { SCORE, START, NOW }, { VERIFY, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW },
+        { COMMIT, READ, NOW } }, 6 },
     { "score first", SHAPES | MARKS,
-      { { DRAFT, MARK, NOW }, { SCORE, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW },
-        { COMMIT, READ, NOW } }, 7 },
+      { { DRAFT, MARK, NOW }, { SCORE, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW },
+        { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 7 },
     [ORDINARY] = { "ordinary", 0,
-      { { DRAFT, READ, NOW }, { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
+      { { DRAFT, READ, NOW }, { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW },
+        { COMMIT, READ, NOW } }, 6 },
 };
 /* Of rounds that draft nothing. */
 static const schedule plain = {
@@ -93,8 +95,8 @@ static const schedule plain = {
 /* What was enqueued by the step before is not enqueued again. */
 static const schedule run_ahead = {
     "run ahead", 0,
-    { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, MARK, NOW }, { COMMIT, START, NOW }, { SCORE, START, NEXT }, { VERIFY, START, NEXT },
-      { VERIFY, MARK, NEXT }, { VERIFY, READ, NOW }, { COMMIT, READ, NOW } }, 9 };
+    { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, MARK, NOW }, { COMMIT, START, NOW }, { SCORE, START, NEXT },
+      { VERIFY, START, NEXT }, { VERIFY, MARK, NEXT }, { VERIFY, READ, NOW }, { COMMIT, READ, NOW } }, 9 };
 
 static spec_status make_move(spec_session *s, engine_round *r, const move *m)
 {

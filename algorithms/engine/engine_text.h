@@ -20,7 +20,8 @@ spec_status speci_text_copy(engine_text *out, const engine_text *from);
 void speci_text_close(engine_text *t);
 /* Another prompt follows: the text that comes is behind it. */
 void speci_text_goes_on(engine_text *t, size_t n_ids);
-/* Where there is text. Of tokens [n] to come, how many it takes until a stop string is complete: n if none is. What was told is given up. */
+/* Where there is text. Of tokens [n] to come, how many it takes until a stop string is complete: n if none is. What was told is given
+ * up. */
 spec_status speci_text_cut(engine_text *t, const engine_request *r, const int32_t *tokens, int32_t n, int32_t *n_taken);
 /* Tokens [n] were emitted; *stop says what ends the text with the last of them, and becomes SPEC_STOP_STRING if a stop string does. */
 spec_status speci_text_add(engine_text *t, const engine_request *r, const int32_t *tokens, int32_t n, spec_stop *stop);

@@ -1,7 +1,7 @@
 /* verify.h - verification rules as rows, and what a rule is given. Internal.
  *
  * A rule is one file, verify_<rule>.c, and one row of verify_table.c. It walks a tree in two places: on plain arrays
- * (verify_arrays.c), and in a session, where the distributions are rows in device memory (verify_batch.c). */
+ * (verify_arrays.c), and in a session, where the distributions are rows in device memory (verify_walk.c). */
 #ifndef SPEC_VERIFY_H
 #define SPEC_VERIFY_H
 
@@ -129,6 +129,7 @@ int32_t speci_verify_naive_node(const spec_verify_args *a, int32_t node, int32_t
 /* Multi-step sampling (verify_mss.c): its walk, and its objection to trees whose siblings are no draws. */
 spec_status speci_verify_mss_walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
 const char *speci_verify_not_sampled(spec_tree_kind kind);
+const char *speci_verify_not_sampled_chain(spec_tree_kind kind, bool chain); /* the same, and to trees that branch */
 /* Traversal (verify_traversal.c). */
 spec_status speci_verify_traversal_walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
 

@@ -4,6 +4,21 @@
 
 #include <math.h>
 
+/* --- rows --- */
+
+const float *speci_verify_p(const spec_verify_args *a, int32_t node)
+{
+    return a->p + (size_t)node * (size_t)a->n_vocab;
+}
+
+int32_t speci_verify_q_row(const spec_verify_args *a, int32_t c)
+{
+    if (a->child_row) return a->child_row[c];
+    return a->tree->q_row ? a->tree->q_row[a->tree->parent[c]] : -1;
+}
+
+/* --- checks --- */
+
 static spec_status check_probs(const float *probs, size_t n, const char *whose, int32_t node, int32_t row)
 {
     double sum = 0;
@@ -48,6 +63,8 @@ static spec_status check_args(const spec_verify_args *a)
     SPEC_TRY(spec_tree_check(a->tree, a->tree->n, a->n_vocab));
     return spec_verify_is_lossless(a->tree, a->rule, a->temperature);
 }
+
+/* --- the walk --- */
 
 spec_status spec_verify_probs(int32_t *path, int32_t *n_path, int32_t *token, const spec_verify_args *args)
 {

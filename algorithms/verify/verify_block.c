@@ -3,18 +3,12 @@
  * trees are its own. */
 #include "algorithms/verify/verify.h"
 
-static const char *objection(spec_tree_kind kind, bool chain)
-{
-    const char *other = speci_verify_not_sampled(kind);
-    return other || chain ? other : "would verify one draft after a node that has several";
-}
-
 const speci_verify_rule speci_verify_block = {
     .id = SPEC_VERIFY_BLOCK,
     .name = "block",
     .help = "block verification, which decides about whole paths; for sampled chains",
     .uses_draft_probs = true,
-    .objection = objection,
+    .objection = speci_verify_not_sampled_chain,
     .walk = speci_verify_traversal_walk,
     .device = &speci_verify_by_accept_tree,
 };

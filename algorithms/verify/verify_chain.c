@@ -2,18 +2,12 @@
  * the residual follows. It is multi-step sampling with one candidate a node, so only its trees are its own. */
 #include "algorithms/verify/verify.h"
 
-static const char *objection(spec_tree_kind kind, bool chain)
-{
-    const char *other = speci_verify_not_sampled(kind);
-    return other || chain ? other : "would verify one draft after a node that has several";
-}
-
 const speci_verify_rule speci_verify_chain = {
     .id = SPEC_VERIFY_CHAIN,
     .name = "chain",
     .help = "chain speculative sampling; for sampled chains",
     .uses_draft_probs = true,
-    .objection = objection,
+    .objection = speci_verify_not_sampled_chain,
     .walk = speci_verify_mss_walk,
     .device = &speci_verify_by_accept,
 };

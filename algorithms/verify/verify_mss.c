@@ -60,6 +60,12 @@ const char *speci_verify_not_sampled(spec_tree_kind kind)
     return NULL;
 }
 
+const char *speci_verify_not_sampled_chain(spec_tree_kind kind, bool chain)
+{
+    const char *other = speci_verify_not_sampled(kind);
+    return other || chain ? other : "would verify one draft after a node that has several";
+}
+
 static const char *objection(spec_tree_kind kind, bool chain)
 {
     (void)chain;

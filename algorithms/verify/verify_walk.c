@@ -1,5 +1,8 @@
-/* verify_walk.c - the walk of rules that decide node by node (algorithms.md 3.5), and access to plain arrays. */
+/* verify_walk.c - walks of scored trees: that of a rule that decides node by node (algorithms.md 3.5); and in a session those of all trees
+ * of one pass, through the device sides of their rules. */
 #include "algorithms/verify/verify.h"
+
+/* --- one tree --- */
 
 spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, const speci_verify_item *x, int32_t *path, int32_t *n_path,
                               int32_t *token)
@@ -15,13 +18,53 @@ spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, const spec
     return SPEC_OK;
 }
 
-const float *speci_verify_p(const spec_verify_args *a, int32_t node)
+/* --- the trees of a pass: distributions first, then what each device side asks for, then the walks --- */
+
+void speci_verify_batch_add(speci_verify_batch *b, speci_verify_item *x)
 {
-    return a->p + (size_t)node * (size_t)a->n_vocab;
+    speci_verify_item **first = &b->items;
+    while (*first && (*first)->rule->device != x->rule->device) first = &(*first)->others;
+    x->next = *first;
+    x->others = *first ? (*first)->others : NULL;
+    *first = x;
 }
 
-int32_t speci_verify_q_row(const spec_verify_args *a, int32_t c)
+/* Rows p_row to p_row + tree->n - 1 of p are the item's. */
+static int32_t add_probs(speci_verify_batch *b, speci_verify_item *x, int32_t n_row)
 {
-    if (a->child_row) return a->child_row[c];
-    return a->tree->q_row ? a->tree->q_row[a->tree->parent[c]] : -1;
+    x->p_row = n_row;
+    for (int32_t node = 0; node < x->tree->n; node++, n_row++) {
+        b->rows.src[n_row] = x->logits_row + node;
+        b->rows.dst[n_row] = n_row;
+        b->rows.sampling[n_row] = *x->sampling;
+    }
+    return n_row;
+}
+
+/* Rows of one device side stand together: they are one call's. */
+static spec_status enqueue_probs(speci_verify_batch *b)
+{
+    int32_t n_row = 0;
+    for (speci_verify_item *first = b->items; first; first = first->others)
+        for (speci_verify_item *x = first; x && x->rule->device->needs_probs; x = x->next) n_row = add_probs(b, x, n_row);
+    return b->ops->probs(b->queue, &(spec_probs_args){ .logits = b->logits, .ld = b->n_vocab, .n_valid = b->n_vocab,
+                                                       .probs = b->p, .ld_probs = b->n_vocab, .n_probs = b->n_vocab,
+                                                       .n_row = n_row, .host_src = b->rows.src, .host_dst = b->rows.dst,
+                                                       .host_sampling = b->rows.sampling });
+}
+
+spec_status speci_verify_batch_enqueue(speci_verify_batch *b)
+{
+    bool needs_probs = false;
+    for (const speci_verify_item *x = b->items; x; x = x->others) needs_probs = needs_probs || x->rule->device->needs_probs;
+    if (needs_probs) SPEC_TRY(enqueue_probs(b));
+    for (const speci_verify_item *x = b->items; x; x = x->others)
+        if (x->rule->device->enqueue) SPEC_TRY(x->rule->device->enqueue(b, x));
+    return SPEC_OK;
+}
+
+spec_status speci_verify_batch_walk(const speci_verify_batch *b)
+{
+    for (const speci_verify_item *x = b->items; x; x = x->others) SPEC_TRY(x->rule->device->walk(b, x));
+    return SPEC_OK;
 }

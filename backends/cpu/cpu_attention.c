@@ -169,7 +169,8 @@ static attention_job divide(spec_queue *q, const spec_attention_args *a)
 {
     enum { ROWS_MIN = 4, TASKS = 2 /* of a thread */ };
     const bool one = q->step->n_row == 1;
-    attention_job job = { q, a, a->n_head / a->kv.n_kv_head, TILE_ROWS, one && a->kv.dtype == SPEC_DTYPE_BF16 ? SPEC_DTYPE_BF16 : SPEC_DTYPE_F32 };
+    attention_job job = { q, a, a->n_head / a->kv.n_kv_head, TILE_ROWS,
+                          one && a->kv.dtype == SPEC_DTYPE_BF16 ? SPEC_DTYPE_BF16 : SPEC_DTYPE_F32 };
     const int32_t enough = TASKS * q->dev->host->n_threads;
     while (n_task(&job) < enough && job.rows > ROWS_MIN) job.rows /= 2;
     if (one || n_task(&job) < enough) job.heads = 1;

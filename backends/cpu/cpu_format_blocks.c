@@ -18,7 +18,8 @@ static void put_lane(uint8_t *panel, const spec_block_form *f, const spec_block_
         const int in = k % SPEC_SMALL_BLOCK;
         uint32_t *const group = (void *)(panel + cpu_block_scales(f) + (size_t)(k / SPEC_SMALL_BLOCK) * cpu_block_group(f));
         group[in / 8 * CPU_PANEL + (int)lane] |= (from->q[k] & 15u) << cpu_low_shift(in);
-        if (f->n_high > 0) group[(4 + in * f->n_high / 32) * CPU_PANEL + (int)lane] |= (uint32_t)(from->q[k] >> 4) << cpu_high_shift(in, f->n_high);
+        if (f->n_high == 0) continue;
+        group[(4 + in * f->n_high / 32) * CPU_PANEL + (int)lane] |= (uint32_t)(from->q[k] >> 4) << cpu_high_shift(in, f->n_high);
     }
 }
 
@@ -49,8 +50,10 @@ static float value_of(const uint8_t *panel, const spec_block_form *f, size_t lan
     const int in = k % SPEC_SMALL_BLOCK, i = k * f->n_f / f->n_value;
     const uint32_t *const group = (const void *)(panel + cpu_block_scales(f) + (size_t)(k / SPEC_SMALL_BLOCK) * cpu_block_group(f));
     int q = (int)(group[in / 8 * CPU_PANEL + (int)lane] >> cpu_low_shift(in) & 15u);
-    if (f->n_high > 0)
-        q |= (int)(group[(4 + in * f->n_high / 32) * CPU_PANEL + (int)lane] >> cpu_high_shift(in, f->n_high) & ((1u << f->n_high) - 1)) << 4;
+    if (f->n_high > 0) {
+        const uint32_t high = group[(4 + in * f->n_high / 32) * CPU_PANEL + (int)lane] >> cpu_high_shift(in, f->n_high);
+        q |= (int)(high & ((1u << f->n_high) - 1)) << 4;
+    }
     const float by = f->n_f == 0 ? 1.0f : f->n_f == 8 ? (float)scale[i * CPU_PANEL] : (float)(int8_t)scale[i * CPU_PANEL];
     const float v = speci_from_f16(d[lane]) * by * (float)(q - f->middle);
     if (!f->has_m) return v;

@@ -78,8 +78,8 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
 /* --- blocks --- */
 
 /* q - o of a group: out [32 inputs][32 lanes]; n_high is a constant where this is called. */
-static inline __attribute__((always_inline)) void unpack_numbers(float (*restrict out)[CPU_PANEL], const uint32_t *restrict group, int n_high,
-                                                                 int middle)
+static inline __attribute__((always_inline)) void unpack_numbers(float (*restrict out)[CPU_PANEL],
+                                                                 const uint32_t *restrict group, int n_high, int middle)
 {
     for (int k = 0; k < SPEC_SMALL_BLOCK; k++) {
         const uint32_t *const low = group + k / 8 * CPU_PANEL, *const high = group + (4 + k * n_high / 32) * CPU_PANEL;
@@ -106,13 +106,15 @@ static void scales_of(float scale[CPU_PANEL], float add[CPU_PANEL], const spec_b
     const uint8_t *const by = block + 2 * CPU_PANEL * (1 + f->has_m), *const at = by + (f->n_f == 16 ? 2 * g + part : g) * CPU_PANEL;
     for (size_t o = 0; o < CPU_PANEL; o++) {
         scale[o] = speci_from_f16(d[o]) * (f->n_f == 0 ? 1.0f : f->n_f == 8 ? (float)at[o] : (float)(int8_t)at[o]);
-        if (f->has_m) add[o] = f->n_f == 0 ? speci_from_f16(d[CPU_PANEL + o]) : -(speci_from_f16(d[CPU_PANEL + o]) * (float)at[8 * CPU_PANEL + o]);
+        if (f->has_m)
+            add[o] = f->n_f == 0 ? speci_from_f16(d[CPU_PANEL + o])
+                                 : -(speci_from_f16(d[CPU_PANEL + o]) * (float)at[8 * CPU_PANEL + o]);
     }
 }
 
 /* out = out + scale sum of n inputs' products (+ add x_sum) */
-static void add_part(float *restrict out, const float (*restrict q)[CPU_PANEL], const float *restrict scale, const float *restrict add, const float *restrict x,
-                     int n, const float *x_sum)
+static void add_part(float *restrict out, const float (*restrict q)[CPU_PANEL], const float *restrict scale,
+                     const float *restrict add, const float *restrict x, int n, const float *x_sum)
 {
     float acc[CPU_PANEL] = { 0 };
     for (int k = 0; k < n; k++)
@@ -121,11 +123,12 @@ static void add_part(float *restrict out, const float (*restrict q)[CPU_PANEL], 
     for (size_t o = 0; o < CPU_PANEL && x_sum; o++) out[o] += add[o] * *x_sum;
 }
 
-static void product_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
-                           int32_t n_row, int32_t n_k)
+static void product_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+                           const cpu_blocks_x *x, int32_t n_row, int32_t n_k)
 {
     const int n_part = form->n_f == 16 ? 2 : 1, n_in_part = SPEC_SMALL_BLOCK / n_part, n_in_block = form->n_value / SPEC_SMALL_BLOCK;
-    const size_t n_group = (size_t)(n_k / SPEC_SMALL_BLOCK), block_bytes = cpu_block_scales(form) + (size_t)n_in_block * cpu_block_group(form);
+    const size_t n_group = (size_t)(n_k / SPEC_SMALL_BLOCK),
+                 block_bytes = cpu_block_scales(form) + (size_t)n_in_block * cpu_block_group(form);
     float q[SPEC_SMALL_BLOCK][CPU_PANEL], scale[CPU_PANEL], add[CPU_PANEL];
     memset(t, 0, (size_t)n_row * CPU_TASK_OUT * sizeof *t);
     for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes)
@@ -249,7 +252,8 @@ static void product_rows(const linear_job *job, cpu_product_fn *multiply, float 
     if (job->blocks) {
         const cpu_blocks_x *const all = &job->of_blocks;
         const size_t n_group = (size_t)(w->n_k / SPEC_SMALL_BLOCK);
-        const cpu_blocks_x x = { cpu_item(all->x, job->x_type, (size_t)first * all->ldx), all->ldx, all->sum ? all->sum + (size_t)first * n_group : NULL };
+        const cpu_blocks_x x = { cpu_item(all->x, job->x_type, (size_t)first * all->ldx), all->ldx,
+                                 all->sum ? all->sum + (size_t)first * n_group : NULL };
         job->blocks(t, w->format->form, first_panel, w->panel_bytes, n_panel, &x, n_row, w->n_k);
         return;
     }
@@ -356,7 +360,9 @@ static spec_status linear_blocks(spec_queue *q, linear_job *job)
     const cpu_isa *isa = job->dev->isa;
     const bool bf16 = job->a->w->compute == SPEC_DTYPE_BF16 && isa->blocks_bf16;
     const int32_t n_row = job->n_row, most = speci_cpu_x_blocks_rows(q, job->a, !bf16);
-    if (most < 1) return job->dev->host->fail(SPEC_E_INVALID, "linear: the queue was opened for products of fewer than %d inputs", job->a->n_in);
+    if (most < 1)
+        return job->dev->host->fail(SPEC_E_INVALID, "linear: the queue was opened for products of fewer than %d inputs",
+                                    job->a->n_in);
     job->blocks = bf16 ? isa->blocks_bf16 : isa->blocks ? isa->blocks : speci_cpu_isa_portable.blocks;
     job->x_type = bf16 ? SPEC_DTYPE_BF16 : SPEC_DTYPE_F32;
     for (; job->first < n_row; job->first += job->n_row) {

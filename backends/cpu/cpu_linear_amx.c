@@ -167,7 +167,8 @@ TILE void panel_q8(float *t, const cpu_q8_panel *w, const uint8_t *x, size_t ldx
 
 /* One row, of which tiles would be mostly empty: the same sums by fused multiply-adds, a chain over the even inputs of each block and one
  * over the odd. Its modes are those of tiles. sum [n_block][64] */
-TILE void sums_q8(float *sum, const cpu_q8_panel *w, size_t panel_bytes, int n_panel, const cpu_q8_panel *next, const float *x, int32_t n_block)
+TILE void sums_q8(float *sum, const cpu_q8_panel *w, size_t panel_bytes, int n_panel, const cpu_q8_panel *next,
+                  const float *x, int32_t n_block)
 {
     for (int32_t i = 0; i < n_block; i++, x += STEP, sum += CPU_TASK_OUT) {
         __m512 even[4], odd[4];
@@ -194,8 +195,8 @@ static __attribute__((noinline)) void all_sums_q8(float *sum, const cpu_q8_panel
     else sums_q8(sum, w, panel_bytes, 1, next, x, n_block);
 }
 
-static void product_q8_one(float *t, const cpu_q8_panel *w, size_t panel_bytes, int32_t n_panel, const cpu_q8_panel *next, const uint16_t *x,
-                           int32_t n_k, bool add)
+static void product_q8_one(float *t, const cpu_q8_panel *w, size_t panel_bytes, int32_t n_panel,
+                           const cpu_q8_panel *next, const uint16_t *x, int32_t n_k, bool add)
 {
     enum { SUBNORMAL_IS_ZERO = 0x8040 /* of operands and of results */ };
     float in[CPU_K_BLOCK], sum[CPU_K_BLOCK / STEP][CPU_TASK_OUT];
@@ -273,8 +274,8 @@ TILE void unpack_numbers(uint32_t *out, const number_table *t, const uint32_t *g
 }
 
 /* t [n_row][32 of 64] of a panel, and sums of part `part` of a group; x_sum [n_row][ld_x]: those of x, or NULL */
-TILE void add_sums(float *t, group_place at, const spec_block_form *form, int part, const float (*sum)[CPU_PANEL], int32_t n_row, const float *x_sum,
-                   size_t ld_x, bool first)
+TILE void add_sums(float *t, group_place at, const spec_block_form *form, int part, const float (*sum)[CPU_PANEL],
+                   int32_t n_row, const float *x_sum, size_t ld_x, bool first)
 {
     for (int h = 0; h < 2; h++, t += DIM) {
         const __m512 scale = scale_of(at, form, h, part), minimum = x_sum ? minimum_of(at, form, h) : _mm512_setzero_ps();
@@ -296,8 +297,8 @@ TILE void unpack_block_pairs(block_pairs *to, group_place at, const spec_block_f
 
 /* t [n_row][32 of 64] of one panel, in tiles that are configured for n_row <= PASS rows and the pairs of a part; n_high is a constant where
  * this is called, 2 is Q6_K's. */
-TILE void panel_tiles(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k, int n_high,
-                      bool second)
+TILE void panel_tiles(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row,
+                      int32_t n_k, int n_high, bool second)
 {
     const number_table table = table_of(form->middle, n_high, STEP_PAIRS);
     const int n_part = n_high == 2 ? 2 : 1;
@@ -322,7 +323,8 @@ TILE void panel_tiles(float *t, const spec_block_form *form, const uint8_t *pane
     }
 }
 
-TILE void form_tiles(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k, bool second)
+TILE void form_tiles(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row,
+                     int32_t n_k, bool second)
 {
     if (form->n_high == 2) panel_tiles(t, form, panel, x, n_row, n_k, 2, second);
     else if (form->n_high == 1) panel_tiles(t, form, panel, x, n_row, n_k, 1, second);
@@ -333,8 +335,8 @@ TILE void form_tiles(float *t, const spec_block_form *form, const uint8_t *panel
 static int32_t pairs_of_part(const spec_block_form *form) { return form && form->n_f == 16 ? DIM / 2 : DIM; }
 
 /* cpu_isa.blocks_bf16 */
-static void product_blocks_tiles(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
-                                 int32_t n_row, int32_t n_k)
+static void product_blocks_tiles(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes,
+                                 int32_t n_panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k)
 {
     for (int32_t r = 0; r < n_row; r += PASS) {
         const int32_t n = cpu_min(PASS, n_row - r);
@@ -373,7 +375,8 @@ static bool supported(void)
 const cpu_isa speci_cpu_isa_amx = {
     .name = "amx",
     .supported = supported,
-    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16, [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
+    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16,
+                 [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
                  [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
     .product_bf16 = { [SPEC_DTYPE_Q8_0] = product_q8 },
     .enter = enter,

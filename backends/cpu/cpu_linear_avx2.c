@@ -208,7 +208,9 @@ TILE void tile_words(float *acc, const lane_scales *s, const uint32_t *group, co
         UNROLL
         for (int j = 0; j < 2; j++) {
             float *const to = acc + r * CPU_PANEL + o + 8 * j;
-            _mm256_storeu_ps(to, kind.values ? sum[r][j] : end_sum(to, sum[r][j], s, h, o + 8 * (size_t)j, x_sum ? x_sum + (size_t)r * ld_sum : NULL));
+            _mm256_storeu_ps(to, kind.values ? sum[r][j]
+                                             : end_sum(to, sum[r][j], s, h, o + 8 * (size_t)j,
+                                                       x_sum ? x_sum + (size_t)r * ld_sum : NULL));
         }
 }
 
@@ -218,8 +220,8 @@ TILE void prefetch_group(const uint8_t *group, size_t bytes)
 }
 
 /* t [n_row][32] of a panel. x_sum NULL: there is no minimum. */
-TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, const float *x_sum, int32_t n_k,
-                       bool add, int n_row, group_kind kind)
+TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx,
+                       const float *x_sum, int32_t n_k, bool add, int n_row, group_kind kind)
 {
     const size_t scales = cpu_block_scales(form), group_bytes = cpu_block_group(form), ld_sum = (size_t)(n_k / SPEC_SMALL_BLOCK);
     const int n_group = form->n_value / SPEC_SMALL_BLOCK, n_half = kind.n_high == 2 ? 2 : 1; /* two bits are Q6_K's */
@@ -231,8 +233,8 @@ TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *pan
         lane_scales_of(&s, form, panel, g, kind.values ? 4 : 1);
         for (int h = 0; h < n_half; h++)
             for (size_t o = 0; o < CPU_PANEL; o += 16)
-                tile_words(acc, &s, (const void *)group, x + k, ldx, x_sum ? x_sum + k / SPEC_SMALL_BLOCK : NULL, ld_sum, o, h, h * 4 / n_half,
-                           (h + 1) * 4 / n_half, n_row, kind);
+                tile_words(acc, &s, (const void *)group, x + k, ldx, x_sum ? x_sum + k / SPEC_SMALL_BLOCK : NULL,
+                           ld_sum, o, h, h * 4 / n_half, (h + 1) * 4 / n_half, n_row, kind);
         if (++g == n_group) g = 0, panel += scales + (size_t)n_group * group_bytes;
     }
     for (int r = 0; r < n_row; r++)
@@ -240,15 +242,15 @@ TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *pan
             put8(t + r * CPU_TASK_OUT + o, _mm256_loadu_ps(acc + r * CPU_PANEL + o), add, NULL);
 }
 
-TILE void panel_rows(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, const float *x_sum, int32_t n_row,
-                     int32_t n_k, bool add, group_kind kind)
+TILE void panel_rows(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx,
+                     const float *x_sum, int32_t n_row, int32_t n_k, bool add, group_kind kind)
 {
     if (n_row == 1) panel_blocks(t, form, panel, x, ldx, x_sum, n_k, add, 1, kind);
     else panel_blocks(t, form, panel, x, ldx, x_sum, n_k, add, 2, kind);
 }
 
-static void values_few(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
-                       int32_t n_row, int32_t n_k, bool add)
+static void values_few(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+                       const float *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes) {
         if (form->n_high == 2) panel_rows(t, form, w, x, ldx, NULL, n_row, n_k, add, (group_kind){ 2, 32, true });
@@ -278,7 +280,8 @@ TILE void add_sums(float *t, const float *sum, const lane_scales *s, int h, int3
             _mm256_storeu_ps(t + o, end_sum(t + o, _mm256_loadu_ps(sum + o), s, h, o, x_sum ? x_sum + (size_t)r * ld_sum : NULL));
 }
 
-TILE void many_rows(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k, group_kind kind)
+TILE void many_rows(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_row,
+                    int32_t n_k, group_kind kind)
 {
     const size_t scales = cpu_block_scales(form), group_bytes = cpu_block_group(form), ld_sum = (size_t)(n_k / SPEC_SMALL_BLOCK);
     const int n_group = form->n_value / SPEC_SMALL_BLOCK, n_half = kind.n_high == 2 ? 2 : 1, n = SPEC_SMALL_BLOCK / n_half;
@@ -307,8 +310,8 @@ TILE void all_rows(float *t, const spec_block_form *form, const uint8_t *w, size
     }
 }
 
-static void product_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
-                           int32_t n_row, int32_t n_k)
+static void product_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+                           const cpu_blocks_x *x, int32_t n_row, int32_t n_k)
 {
     if (form->n_high == 2) all_rows(t, form, w, panel_bytes, n_panel, x, n_row, n_k, (group_kind){ 2, 32, false });
     else if (form->n_high == 1 && form->has_m) all_rows(t, form, w, panel_bytes, n_panel, x, n_row, n_k, (group_kind){ 1, 0, false });

@@ -29,8 +29,8 @@ void speci_cpu_avx512_q8_0(float *t, const void *w, size_t panel_bytes, int32_t 
     product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, STEP_Q8);
 }
 
-void speci_cpu_avx512_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
-                             int32_t n_row, int32_t n_k)
+void speci_cpu_avx512_blocks(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes,
+                             int32_t n_panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k)
 {
     product_blocks_of(t, form, w, panel_bytes, n_panel, x, n_row, n_k, STEP_F32);
 }
@@ -57,7 +57,8 @@ static bool supported(void)
 const cpu_isa speci_cpu_isa_avx512 = {
     .name = "avx512",
     .supported = supported,
-    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16, [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
+    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16,
+                 [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
                  [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
     .bf16_pairs = product_pairs,
     .pairs_two = product_pairs_two,

@@ -19,8 +19,8 @@ static void product_q8_pairs(float *t, const void *w, size_t panel_bytes, int32_
     product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, STEP_Q8_PAIRS);
 }
 
-static void blocks_pairs(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
-                         int32_t n_row, int32_t n_k)
+static void blocks_pairs(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+                         const cpu_blocks_x *x, int32_t n_row, int32_t n_k)
 {
     product_blocks_of(t, form, w, panel_bytes, n_panel, x, n_row, n_k, STEP_PAIRS);
 }
@@ -41,7 +41,8 @@ const cpu_isa speci_cpu_isa_avx512bf16 = {
     .name = "avx512bf16",
     .supported = supported,
     .preferred = preferred,
-    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16, [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
+    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16,
+                 [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
                  [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
     .product_bf16 = { [SPEC_DTYPE_Q8_0] = product_q8_pairs },
     .bf16_pairs = product_pairs,

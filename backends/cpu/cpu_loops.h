@@ -330,8 +330,8 @@ TILE void ask_rows(const void *const *rows, int32_t n_row, size_t n, bool bf16)
 enum { KEYS_AHEAD = 16 };
 
 /* m' = max(m, s);  o' = o e^(m - m') + sum_j e^(s_j - m') v_j;  l' likewise   (algorithms.md 6) */
-TILE void attend_values(cpu_attend *st, const float *q, const void *const *k, const void *const *v, int32_t n, size_t d, float scale, float cap,
-                        bool bf16)
+TILE void attend_values(cpu_attend *st, const float *q, const void *const *k, const void *const *v, int32_t n, size_t d,
+                        float scale, float cap, bool bf16)
 {
     float s[SPEC_PAGE], m = st->m;
     int32_t j = 0;
@@ -352,8 +352,8 @@ TILE void attend_values(cpu_attend *st, const float *q, const void *const *k, co
     st->m = m;
 }
 
-static void attend(cpu_attend *st, const float *q, const void *const *k, const void *const *v, spec_dtype dtype, int32_t n, size_t d, float scale,
-                   float cap)
+static void attend(cpu_attend *st, const float *q, const void *const *k, const void *const *v, spec_dtype dtype,
+                   int32_t n, size_t d, float scale, float cap)
 {
     if (dtype == SPEC_DTYPE_BF16) attend_values(st, q, k, v, n, d, scale, cap, true);
     else attend_values(st, q, k, v, n, d, scale, cap, false);

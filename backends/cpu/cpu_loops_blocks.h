@@ -9,8 +9,8 @@
 typedef lane_scales group_scales;
 
 /* 32 inputs, the g-th group of the block; type and n_high are constants where this is called. */
-GROUP_OF void unpack_words(float *out, size_t ld, spec_dtype type, const group_scales *s, const uint32_t *group, const spec_block_form *form,
-                           int n_high)
+GROUP_OF void unpack_words(float *out, size_t ld, spec_dtype type, const group_scales *s, const uint32_t *group,
+                           const spec_block_form *form, int n_high)
 {
     for (size_t o = 0; o < CPU_PANEL; o += 8) {
         float *to = out + o;
@@ -51,7 +51,8 @@ GROUP_OF void scales_of(group_scales *s, const uint8_t *panel, int g, int n_f, b
         for (size_t o = 0; o < CPU_PANEL; o++) s->scale[0][o] = s->scale[1][o] = s->d[o], s->add[o] = s->m[o];
     } else if (n_f == 8) {
         const uint8_t *at = f + g * CPU_PANEL, *fm = at + 8 * CPU_PANEL;
-        for (size_t o = 0; o < CPU_PANEL; o++) s->scale[0][o] = s->scale[1][o] = s->d[o] * (float)at[o], s->add[o] = -(s->m[o] * (float)fm[o]);
+        for (size_t o = 0; o < CPU_PANEL; o++)
+            s->scale[0][o] = s->scale[1][o] = s->d[o] * (float)at[o], s->add[o] = -(s->m[o] * (float)fm[o]);
     } else {
         const int8_t *at = (const int8_t *)f + 2 * g * CPU_PANEL;
         for (size_t i = 0; i < 2; i++)
@@ -93,8 +94,8 @@ GROUP_OF void round_input(float *restrict out, const float *restrict y, spec_dty
 }
 
 /* 32 inputs; type and the numbers of the form are constants where this is called. */
-GROUP_OF void unpack_inputs(float *out, size_t ld, spec_dtype type, group_scales *s, const uint8_t *panel, int g, const uint32_t *group, int n_high,
-                            int middle, int n_f)
+GROUP_OF void unpack_inputs(float *out, size_t ld, spec_dtype type, group_scales *s, const uint8_t *panel, int g,
+                            const uint32_t *group, int n_high, int middle, int n_f)
 {
     scales_of(s, panel, g, n_f, middle == 0);
     float y[CPU_PANEL];

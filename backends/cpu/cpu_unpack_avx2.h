@@ -32,8 +32,11 @@ static void lane_scales_of(lane_scales *s, const spec_block_form *form, const ui
         }
         const __m256 d = _mm256_loadu_ps(s->d + o);
         for (int h = 0; h < (n_f == 16 ? 2 : 1); h++) {
-            const __m256 scale = n_f == 0 ? d : _mm256_mul_ps(d, n_f == 8 ? of_u8(f + g * CPU_PANEL + o) : of_i8(f + (2 * g + h) * CPU_PANEL + o));
-            for (int i = 0; i < n_place; i++) _mm256_storeu_ps(s->scale[h][i] + o, _mm256_mul_ps(scale, _mm256_set1_ps(1.0f / (float)(1 << 4 * i))));
+            const __m256 scale = n_f == 0 ? d
+                                          : _mm256_mul_ps(d, n_f == 8 ? of_u8(f + g * CPU_PANEL + o)
+                                                                      : of_i8(f + (2 * g + h) * CPU_PANEL + o));
+            for (int i = 0; i < n_place; i++)
+                _mm256_storeu_ps(s->scale[h][i] + o, _mm256_mul_ps(scale, _mm256_set1_ps(1.0f / (float)(1 << 4 * i))));
             __m256 add;
             if (!has_m) add = _mm256_mul_ps(scale, _mm256_set1_ps((float)-form->middle));
             else if (n_f == 0) add = _mm256_loadu_ps(s->m + o);

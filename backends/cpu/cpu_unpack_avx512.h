@@ -143,8 +143,8 @@ UNPACK __m512 numbers(const number_table *t, lane_words words, int n_high, int i
 /* --- products: numbers are multiplied where they are, in registers, by up to ROWS_MANY rows at a time --- */
 
 /* Of words [w0, w1) of a group: acc [n_row][2 halves]; x is that of the group's first step. */
-UNPACK void multiply_words(__m512 acc[][2], const number_table *t, const uint32_t *group, const uint8_t *x, size_t ldx_bytes, int n_row, int n_high,
-                           int w0, int w1, cpu_step step)
+UNPACK void multiply_words(__m512 acc[][2], const number_table *t, const uint32_t *group, const uint8_t *x,
+                           size_t ldx_bytes, int n_row, int n_high, int w0, int w1, cpu_step step)
 {
     UNROLL
     for (int r = 0; r < n_row; r++) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
@@ -165,8 +165,8 @@ UNPACK void multiply_words(__m512 acc[][2], const number_table *t, const uint32_
 enum { ROWS_MANY = 8, ROWS_HIGH = 6 /* of numbers that take more registers */ };
 
 /* t [n_row][32 of 64] of one panel; n_row and n_high are constants where this is called, n_high 2 is Q6_K's. */
-UNPACK void blocks_tile(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_k, int n_row, int n_high,
-                        cpu_step step)
+UNPACK void blocks_tile(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_k,
+                        int n_row, int n_high, cpu_step step)
 {
     const number_table table = table_of(form->middle, n_high, step);
     const int n_part = n_high == 2 ? 2 : 1, group_steps = 4 * word_steps(step);
@@ -180,7 +180,8 @@ UNPACK void blocks_tile(float *t, const spec_block_form *form, const uint8_t *pa
         const uint8_t *const from = (const uint8_t *)x->x + (size_t)(g * group_steps) * 4;
         UNROLL
         for (int part = 0; part < n_part; part++) {
-            multiply_words(acc, &table, words_of_group(at, form), from, ldx_bytes, n_row, n_high, part * 4 / n_part, (part + 1) * 4 / n_part, step);
+            multiply_words(acc, &table, words_of_group(at, form), from, ldx_bytes, n_row, n_high, part * 4 / n_part,
+                           (part + 1) * 4 / n_part, step);
             UNROLL
             for (int h = 0; h < 2; h++) {
                 const __m512 scale = scale_of(at, form, h, part);
@@ -202,8 +203,8 @@ UNPACK void blocks_tile(float *t, const spec_block_form *form, const uint8_t *pa
         for (int h = 0; h < 2; h++) _mm512_storeu_ps(t + r * CPU_TASK_OUT + 16 * h, sum[r][h]);
 }
 
-UNPACK void blocks_rows(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_k, int n_row, int n_high,
-                        cpu_step step)
+UNPACK void blocks_rows(float *t, const spec_block_form *form, const uint8_t *panel, const cpu_blocks_x *x, int32_t n_k,
+                        int n_row, int n_high, cpu_step step)
 {
     switch (n_row) {
     case 1: blocks_tile(t, form, panel, x, n_k, 1, n_high, step); break;
@@ -232,8 +233,8 @@ UNPACK void blocks_form(float *t, const spec_block_form *form, const uint8_t *w,
 }
 
 /* cpu_isa.blocks, of STEP_F32, and blocks_bf16, of STEP_PAIRS */
-UNPACK void product_blocks_of(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const cpu_blocks_x *x,
-                              int32_t n_row, int32_t n_k, cpu_step step)
+UNPACK void product_blocks_of(float *t, const spec_block_form *form, const uint8_t *w, size_t panel_bytes,
+                              int32_t n_panel, const cpu_blocks_x *x, int32_t n_row, int32_t n_k, cpu_step step)
 {
     if (form->n_high == 2) blocks_form(t, form, w, panel_bytes, n_panel, x, n_row, n_k, 2, step);
     else if (form->n_high == 1) blocks_form(t, form, w, panel_bytes, n_panel, x, n_row, n_k, 1, step);

@@ -315,7 +315,8 @@ static spec_status copy_piece(void *arg, int32_t i)
 }
 
 /* On the backend's threads. */
-static spec_status copy_part(const model_builder *b, uint8_t *to, const rows *r, const spec_weight_desc *desc, copy_rows copy, size_t row_bytes)
+static spec_status copy_part(const model_builder *b, uint8_t *to, const rows *r, const spec_weight_desc *desc,
+                             copy_rows copy, size_t row_bytes)
 {
     enum { PIECE = 1 << 12 }; /* values, or a row */
     copying c = { r, to, row_bytes, desc->n_in < PIECE ? PIECE / desc->n_in : 1, copy, desc->dtype };
@@ -457,55 +458,49 @@ static rows *add_runs(rows *r, const model_tensor *t, const model_part *p)
 }
 
 /* The tensors of the parts, in pairs: weight [2 i], bias [2 i + 1] or NULL. */
-static spec_status find_parts(model_builder *b, model_tensor **t, const model_part *parts, int32_t n_part, int32_t n_in,
-                              bool bias)
+static spec_status find_parts(model_builder *b, model_tensor **t, const model_stack *s)
 {
-    for (int32_t i = 0; i < n_part; i++) {
-        const model_part *p = &parts[i];
+    for (int32_t i = 0; i < s->n_part; i++) {
+        const model_part *p = &s->parts[i];
+        const int64_t dim[] = { p->n_out, s->n_in };
         t[2 * i + 1] = NULL;
-        SPEC_TRY(speci_model_build_tensor(b, &t[2 * i], speci_namef("%s.weight", p->prefix.s).s, 2,
-                                          (int64_t[]){ p->n_out, n_in }));
-        if (bias)
-            SPEC_TRY(speci_model_build_tensor(b, &t[2 * i + 1], speci_namef("%s.bias", p->prefix.s).s, 1,
-                                              (int64_t[]){ p->n_out }));
+        SPEC_TRY(speci_model_build_tensor(b, &t[2 * i], speci_namef("%s.weight", p->prefix.s).s, 2, dim));
+        if (s->bias) SPEC_TRY(speci_model_build_tensor(b, &t[2 * i + 1], speci_namef("%s.bias", p->prefix.s).s, 1, dim));
     }
     return SPEC_OK;
 }
 
-static spec_status open_parts(model_builder *b, model_linear *out, model_tensor *const *t, const model_part *parts,
-                              int32_t n_part, bool bias, bool glu)
+static spec_status open_parts(model_builder *b, model_linear *out, model_tensor *const *t, const model_stack *s)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < n_part; i++) n += count_runs(&parts[i]);
+    for (int32_t i = 0; i < s->n_part; i++) n += count_runs(&s->parts[i]);
     rows *r = speci_alloc(b->model->allocator, (size_t)n, sizeof *r), *end = r;
     if (!r) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < n_part; i++) end = add_runs(end, t[2 * i], &parts[i]);
-    spec_status status = open_rows(b, out, r, n, glu);
+    for (int32_t i = 0; i < s->n_part; i++) end = add_runs(end, t[2 * i], &s->parts[i]);
+    spec_status status = open_rows(b, out, r, n, s->glu);
     end = r;
-    for (int32_t i = 0; bias && i < n_part; i++) end = add_runs(end, t[2 * i + 1], &parts[i]);
-    if (bias && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n, out->n_out);
+    for (int32_t i = 0; s->bias && i < s->n_part; i++) end = add_runs(end, t[2 * i + 1], &s->parts[i]);
+    if (s->bias && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n, out->n_out);
     speci_free(b->model->allocator, r);
     return status;
 }
 
-spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
-                              int32_t n_in, bool bias, bool glu)
+spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_stack *stack)
 {
     model_tensor *t[2 * MODEL_MAX_PART];
-    *out = (model_linear){ .n_in = n_in };
-    for (int32_t i = 0; i < n_part; i++) out->n_out += parts[i].n_out;
-    SPEC_TRY(find_parts(b, t, parts, n_part, n_in, bias));
-    SPEC_TRY(open_parts(b, out, t, parts, n_part, bias, glu));
-    for (int32_t i = 0; i < 2 * n_part; i++)
+    *out = (model_linear){ .n_in = stack->n_in };
+    for (int32_t i = 0; i < stack->n_part; i++) out->n_out += stack->parts[i].n_out;
+    SPEC_TRY(find_parts(b, t, stack));
+    SPEC_TRY(open_parts(b, out, t, stack));
+    for (int32_t i = 0; i < 2 * stack->n_part; i++)
         if (t[i]) SPEC_TRY(copied(b, t[i]));
     return SPEC_OK;
 }
 
-spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
-                               bool bias)
+spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in, bool bias)
 {
     const model_part part = { .prefix = speci_namef("%s", prefix), .n_out = n_out };
-    return speci_model_build_stack(b, out, &part, 1, n_in, bias, false);
+    return speci_model_build_stack(b, out, &(model_stack){ .parts = &part, .n_part = 1, .n_in = n_in, .bias = bias });
 }
 
 /* --- embeddings and head --- */

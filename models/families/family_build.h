@@ -75,7 +75,7 @@ spec_status speci_model_build_norm_of_ones(model_builder *b, model_norm *out, sp
 /* <prefix>.weight [n_out][n_in], and <prefix>.bias if there is one. */
 spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
                                bool bias);
-/* Several of them, one below the other. With glu the first is the gate, the second what it multiplies. */
+/* Several of them, one below the other. With glu of a stack the first is the gate, the second what it multiplies. */
 typedef struct model_part {
     model_name prefix;
     int32_t n_out;
@@ -85,8 +85,12 @@ typedef struct model_part {
     int32_t n_from, n_run;
 } model_part;
 #define MODEL_MAX_PART 3
-spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
-                              int32_t n_in, bool bias, bool glu);
+typedef struct model_stack {
+    const model_part *parts;
+    int32_t n_part, n_in;
+    bool bias, glu;
+} model_stack;
+spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_stack *stack);
 
 /* How blocks of that type are made; NULL: it is none of blocks. */
 const speci_packing *speci_packing_of(spec_dtype dtype);

@@ -58,7 +58,8 @@ static spec_status read(model_config *c, eagle3_config *out)
     out->ids = speci_config_take(c, "eagle_aux_hidden_state_layer_ids");
     const json_t *more = speci_config_take(c, "eagle_config");
     if (!out->ids) out->ids = json_object_get(more, "eagle_aux_hidden_state_layer_ids");
-    out->ids_are_inputs = json_is_true(speci_config_take(c, "layer_ids_are_inputs")) || json_is_true(json_object_get(more, "layer_ids_are_inputs"));
+    out->ids_are_inputs = json_is_true(speci_config_take(c, "layer_ids_are_inputs")) ||
+                          json_is_true(json_object_get(more, "layer_ids_are_inputs"));
     pass_over(c);
     return SPEC_OK;
 }

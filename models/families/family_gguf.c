@@ -9,8 +9,8 @@ static const model_gguf *const rows[] = { &speci_gguf_llama, &speci_gguf_qwen2, 
                                           &speci_gguf_gptneox, &speci_gguf_phi3, &speci_gguf_granite, &speci_gguf_granitehybrid,
                                           &speci_gguf_starcoder2, &speci_gguf_gemma, &speci_gguf_smollm3, &speci_gguf_olmo,
                                           &speci_gguf_seed_oss, &speci_gguf_ernie4_5, &speci_gguf_stablelm, &speci_gguf_command_r,
-                                          &speci_gguf_lfm2, &speci_gguf_gemma2, &speci_gguf_gemma3,
-                                          &speci_gguf_olmo2, &speci_gguf_exaone4, &speci_gguf_glm4, &speci_gguf_cohere2, &speci_gguf_chatglm,
+                                          &speci_gguf_lfm2, &speci_gguf_gemma2, &speci_gguf_gemma3, &speci_gguf_olmo2,
+                                          &speci_gguf_exaone4, &speci_gguf_glm4, &speci_gguf_cohere2, &speci_gguf_chatglm,
                                           &speci_gguf_falcon, &speci_gguf_exaone, &speci_gguf_phi2 };
 enum { N_ROW = sizeof rows / sizeof *rows, KEY_MAX = 128 };
 
@@ -177,8 +177,8 @@ static spec_status rotary(gguf_reading *r)
     SPEC_TRY(agree(r, "attention.value_length", head_dim, "as the keys have"));
     SPEC_TRY(speci_gguf_integer(r->file, full_key(r, "rope.dimension_count", full), &n_rot));
     if (n_rot < 1 || n_rot > head_dim)
-        return speci_fail(SPEC_E_FORMAT, "%s: %s is %" PRId64 ", expected 1 to %" PRId64 ", a head's dimensions", r->file->file, full, n_rot,
-                          head_dim);
+        return speci_fail(SPEC_E_FORMAT, "%s: %s is %" PRId64 ", expected 1 to %" PRId64 ", a head's dimensions", r->file->file, full,
+                          n_rot, head_dim);
     if (!said) SPEC_TRY(speci_gguf_set(r, "head_dim", json_integer(head_dim), NULL)); /* where classes have other defaults */
     const double share = n_rot == head_dim ? 1 : ((double)n_rot + 0.5) / (double)head_dim;
     return speci_gguf_set(r, "partial_rotary_factor", json_real(share), "rope.dimension_count");

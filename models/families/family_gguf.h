@@ -29,7 +29,7 @@ typedef struct gguf_writing gguf_writing;
 typedef struct model_gguf {
     const char *architecture, *model_type;
     const char *also; /* other model_types that are written as this one, with a space between; NULL = none */
-    const model_rename *names;
+    const model_rename *const *names; /* lists that follow one another; NULL: the end */
     const model_rename *halves; /* a tensor that the file has as two, one row for each; NULL = none */
     const gguf_key *keys; /* count before those that all share; NULL = none */
     model_form form;
@@ -40,12 +40,15 @@ typedef struct model_gguf {
 /* The rows (family_gguf_<family>.c) */
 extern const model_gguf speci_gguf_llama, speci_gguf_qwen2, speci_gguf_qwen3, speci_gguf_mamba, speci_gguf_mamba2, speci_gguf_gptneox,
     speci_gguf_phi3, speci_gguf_granite, speci_gguf_granitehybrid, speci_gguf_starcoder2, speci_gguf_gemma, speci_gguf_smollm3,
-    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2, speci_gguf_gemma2, speci_gguf_gemma3,
-    speci_gguf_olmo2, speci_gguf_exaone4, speci_gguf_glm4, speci_gguf_cohere2, speci_gguf_chatglm,
+    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2,
+    speci_gguf_gemma2, speci_gguf_gemma3, speci_gguf_olmo2, speci_gguf_exaone4, speci_gguf_glm4, speci_gguf_cohere2, speci_gguf_chatglm,
     speci_gguf_falcon, speci_gguf_exaone, speci_gguf_phi2;
 
-extern const model_rename speci_gguf_llama_names[]; /* of Llama and what keeps to its names */
-extern const model_rename speci_gguf_bare_names[];  /* of families whose branches have norms behind them alone */
+/* Names that rows share (family_gguf_names.c): of the embedding, the last norm and the head; of q, k, v and o; of the norms of q and k;
+ * of gate, up and down; of the norms in front of both branches. */
+extern const model_rename speci_gguf_ends[], speci_gguf_attention[], speci_gguf_qk_norms[], speci_gguf_mlp[], speci_gguf_norms_before[];
+extern const model_rename *const speci_gguf_llama_names[]; /* all of these: Llama, and what keeps to its names */
+extern const model_rename *const speci_gguf_bare_names[];  /* of families whose branches have norms behind them alone */
 /* attention_bias and mlp_bias, by the tensors that there are: a row's finish. */
 spec_status speci_gguf_llama_biases(gguf_reading *r);
 

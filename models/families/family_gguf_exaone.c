@@ -1,7 +1,7 @@
 /* family_gguf_exaone.c - EXAONE 3 and 3.5 from GGUF. Source: llama.cpp, conversion/exaone.py, gguf-py/gguf/tensor_mapping.py. */
 #include "models/families/family_gguf.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "transformer.wte", "token_embd" },
     { "transformer.ln_f", "output_norm" },
     { "lm_head", "output" },
@@ -16,6 +16,8 @@ static const model_rename names[] = {
     { "transformer.h.#.mlp.c_proj", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, NULL };
 
 /* Some converters write the norms' epsilon by both names. */
 static const gguf_key keys[] = { { "attention.layer_norm_epsilon", "layer_norm_epsilon", GGUF_REAL }, { NULL, NULL, 0 } };

@@ -6,7 +6,7 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "transformer.word_embeddings", "token_embd" },
     { "transformer.ln_f", "output_norm" },
     { "lm_head", "output" },
@@ -19,6 +19,8 @@ static const model_rename names[] = {
     { "transformer.h.#.mlp.dense_4h_to_h", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, NULL };
 
 static const char layout[] = "jploski"; /* the name of that order of heads */
 
@@ -39,7 +41,8 @@ static spec_status finish(gguf_reading *r)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: falcon.tensor_data_layout is \"%.*s\", expected \"%s\"", r->file->file,
                           n > 60 ? 60 : (int)n, said, layout);
     SPEC_TRY(speci_gguf_set(r, "new_decoder_architecture", json_true(), NULL));
-    SPEC_TRY(speci_gguf_set(r, "num_ln_in_parallel_attn", json_integer(speci_gguf_has_tensor(r, "blk.0.attn_norm_2.weight") ? 2 : 1), NULL));
+    SPEC_TRY(speci_gguf_set(r, "num_ln_in_parallel_attn",
+                            json_integer(speci_gguf_has_tensor(r, "blk.0.attn_norm_2.weight") ? 2 : 1), NULL));
     return speci_gguf_set(r, "bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.attn_qkv.bias")), NULL);
 }
 

@@ -4,23 +4,16 @@
  * chatglm.py. */
 #include "models/families/family_gguf.h"
 
-static const model_rename names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
-    { "lm_head", "output" },
-    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
+static const model_rename own[] = {
     { "model.layers.#.self_attn.qkv_proj", "blk.#.attn_qkv" }, /* ChatGLM's */
-    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
-    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
-    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
-    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
     { "model.layers.#.post_self_attn_layernorm", "blk.#.post_attention_norm" },
-    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
     { "model.layers.#.post_mlp_layernorm", "blk.#.post_ffw_norm" },
     { "model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up" },
     { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, speci_gguf_ends, speci_gguf_norms_before, speci_gguf_attention, NULL };
 
 static spec_status biases(gguf_reading *r)
 {

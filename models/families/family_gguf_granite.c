@@ -17,16 +17,8 @@ const model_gguf speci_gguf_granite = { .architecture = "granite", .model_type =
 
 /* --- hybrids --- */
 
-static const model_rename names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
+static const model_rename own[] = {
     { "model.final_layernorm", "output_norm" }, /* Bamba */
-    { "lm_head", "output" },
-    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
-    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
-    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
-    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
-    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
     { "model.layers.#.mamba.in_proj", "blk.#.ssm_in" },
     { "model.layers.#.mamba.conv1d", "blk.#.ssm_conv1d" },
     { "model.layers.#.mamba.dt_bias", "blk.#.ssm_dt.bias" },
@@ -34,7 +26,6 @@ static const model_rename names[] = {
     { "model.layers.#.mamba.D", "blk.#.ssm_d" },
     { "model.layers.#.mamba.norm", "blk.#.ssm_norm" },
     { "model.layers.#.mamba.out_proj", "blk.#.ssm_out" },
-    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
     { "model.layers.#.pre_ff_layernorm", "blk.#.ffn_norm" }, /* Bamba */
     { "model.layers.#.shared_mlp.gate_proj", "blk.#.ffn_gate" }, /* input_linear, apart */
     { "model.layers.#.shared_mlp.up_proj", "blk.#.ffn_up" },
@@ -44,6 +35,8 @@ static const model_rename names[] = {
     { "model.layers.#.feed_forward.down_proj", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, speci_gguf_ends, speci_gguf_norms_before, speci_gguf_attention, NULL };
 
 /* Granite 4 has the two in one, gate first. */
 static const model_rename halves[] = {
@@ -125,6 +118,7 @@ static spec_status write(gguf_writing *w)
     return speci_gguf_put_layers(w);
 }
 
-const model_gguf speci_gguf_granitehybrid = { .architecture = "granitehybrid", .model_type = "granitemoehybrid", .also = "bamba", .names = names, .halves = halves,
-                                              .keys = hybrid_keys, .form = { .pairs_together = true, .decays = true },
+const model_gguf speci_gguf_granitehybrid = { .architecture = "granitehybrid", .model_type = "granitemoehybrid", .also = "bamba",
+                                              .names = names, .halves = halves, .keys = hybrid_keys,
+                                              .form = { .pairs_together = true, .decays = true },
                                               .finish = finish, .write = write };

@@ -2,7 +2,7 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "model.embed_tokens", "token_embd" },
     { "model.embedding_norm", "token_embd_norm" }, /* the last norm, in spite of its name */
     { "model.layers.#.operator_norm", "blk.#.attn_norm" },
@@ -21,6 +21,8 @@ static const model_rename names[] = {
     { "model.layers.#.feed_forward.w2", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, NULL };
 
 static const gguf_key keys[] = {
     { "attention.head_count_kv", NULL, GGUF_WHOLE }, /* of each layer: finish() */

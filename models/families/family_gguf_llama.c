@@ -3,24 +3,6 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-const model_rename speci_gguf_llama_names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
-    { "lm_head", "output" },
-    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
-    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
-    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
-    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
-    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
-    { "model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm" },
-    { "model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm" },
-    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
-    { "model.layers.#.mlp.gate_proj", "blk.#.ffn_gate" },
-    { "model.layers.#.mlp.up_proj", "blk.#.ffn_up" },
-    { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
-    { NULL, NULL },
-};
-
 spec_status speci_gguf_llama_biases(gguf_reading *r)
 {
     SPEC_TRY(speci_gguf_set(r, "attention_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.attn_q.bias")), NULL));
@@ -38,8 +20,9 @@ static spec_status finish(gguf_reading *r)
 
 static const gguf_key llama_keys[] = { { "attention.sliding_window", "sliding_window", GGUF_WHOLE }, { NULL, NULL, 0 } };
 
-const model_gguf speci_gguf_llama = { .architecture = "llama", .model_type = "llama", .also = "mistral internlm3", .names = speci_gguf_llama_names,
-                                      .keys = llama_keys, .form = { .pairs_together = true }, .finish = finish };
+const model_gguf speci_gguf_llama = { .architecture = "llama", .model_type = "llama", .also = "mistral internlm3",
+                                      .names = speci_gguf_llama_names, .keys = llama_keys,
+                                      .form = { .pairs_together = true }, .finish = finish };
 
 const model_gguf speci_gguf_qwen2 = { .architecture = "qwen2", .model_type = "qwen2", .names = speci_gguf_llama_names };
 const model_gguf speci_gguf_qwen3 = { .architecture = "qwen3", .model_type = "qwen3", .names = speci_gguf_llama_names };
@@ -71,7 +54,9 @@ const model_gguf speci_gguf_gemma = { .architecture = "gemma", .model_type = "ge
                                       .form = { .norms = true } };
 
 static const gguf_key stablelm_keys[] = {
-    { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL }, { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG }, { NULL, NULL, 0 },
+    { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL },
+    { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG },
+    { NULL, NULL, 0 },
 };
 static spec_status stablelm_biases(gguf_reading *r)
 {

@@ -2,7 +2,7 @@
  * Source: llama.cpp, conversion/gptneox.py, which keeps no rotary base: it is 10000. */
 #include "models/families/family_gguf.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "gpt_neox.embed_in", "token_embd" },
     { "gpt_neox.final_layer_norm", "output_norm" },
     { "embed_out", "output" },
@@ -15,8 +15,12 @@ static const model_rename names[] = {
     { NULL, NULL },
 };
 
+static const model_rename *const names[] = { own, NULL };
+
 static const gguf_key keys[] = {
-    { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG }, { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL }, { NULL, NULL, 0 },
+    { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG },
+    { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL },
+    { NULL, NULL, 0 },
 };
 
 static spec_status finish(gguf_reading *r)

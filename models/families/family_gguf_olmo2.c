@@ -4,24 +4,6 @@
 #include "models/families/family_gguf_write.h"
 #include "models/families/family_transformer.h"
 
-const model_rename speci_gguf_bare_names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
-    { "lm_head", "output" },
-    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
-    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
-    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
-    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
-    { "model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm" },
-    { "model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm" },
-    { "model.layers.#.post_attention_layernorm", "blk.#.post_attention_norm" },
-    { "model.layers.#.post_feedforward_layernorm", "blk.#.post_ffw_norm" },
-    { "model.layers.#.mlp.gate_proj", "blk.#.ffn_gate" },
-    { "model.layers.#.mlp.up_proj", "blk.#.ffn_up" },
-    { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
-    { NULL, NULL },
-};
-
 static const gguf_key keys[] = {
     { "attention.sliding_window", "sliding_window", GGUF_WHOLE },
     { "attention.sliding_window_pattern", SPECI_GGUF_WINDOWS, GGUF_WHOLE },

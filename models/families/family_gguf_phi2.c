@@ -2,7 +2,7 @@
  * conversion/phi.py, gguf-py/gguf/tensor_mapping.py; it keeps no rotary base, which is 10000. */
 #include "models/families/family_gguf.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "model.embed_tokens", "token_embd" },
     { "model.final_layernorm", "output_norm" },
     { "lm_head", "output" },
@@ -16,6 +16,8 @@ static const model_rename names[] = {
     { "model.layers.#.mlp.fc2", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, NULL };
 
 static const gguf_key keys[] = { { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL }, { NULL, NULL, 0 } };
 

@@ -3,18 +3,15 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-static const model_rename names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
-    { "lm_head", "output" },
-    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
+static const model_rename own[] = {
     { "model.layers.#.self_attn.qkv_proj", "blk.#.attn_qkv" },
     { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
-    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
     { "model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up" },
     { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, speci_gguf_ends, speci_gguf_norms_before, NULL };
 
 static const gguf_key keys[] = {
     { "attention.sliding_window", "sliding_window", GGUF_WHOLE },

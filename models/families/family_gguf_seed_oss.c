@@ -2,21 +2,13 @@
  * conversion/qwen.py, gguf-py/gguf/tensor_mapping.py. */
 #include "models/families/family_gguf.h"
 
-static const model_rename names[] = {
-    { "model.embed_tokens", "token_embd" },
-    { "model.norm", "output_norm" },
-    { "lm_head", "output" },
+static const model_rename own[] = {
     { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
-    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
-    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
-    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
-    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
     { "model.layers.#.post_attention_layernorm", "blk.#.post_attention_norm" },
-    { "model.layers.#.mlp.gate_proj", "blk.#.ffn_gate" },
-    { "model.layers.#.mlp.up_proj", "blk.#.ffn_up" },
-    { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
     { NULL, NULL },
 };
+
+static const model_rename *const names[] = { own, speci_gguf_ends, speci_gguf_attention, speci_gguf_mlp, NULL };
 
 static spec_status finish(gguf_reading *r)
 {

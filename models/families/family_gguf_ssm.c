@@ -2,7 +2,7 @@
 #include "models/families/family_gguf.h"
 #include "models/families/family_gguf_write.h"
 
-static const model_rename names[] = {
+static const model_rename own[] = {
     { "backbone.embeddings", "token_embd" },
     { "backbone.norm_f", "output_norm" },
     { "lm_head", "output" },
@@ -19,12 +19,15 @@ static const model_rename names[] = {
     { NULL, NULL },
 };
 
+static const model_rename *const names[] = { own, NULL };
+
 static spec_status finish(gguf_reading *r)
 {
     const int64_t inner = speci_gguf_config_integer(r, "intermediate_size"), dim = speci_gguf_config_integer(r, "hidden_size");
     bool norms = false;
     SPEC_TRY(speci_gguf_flag(r->file, "mamba.ssm.dt_b_c_rms", &norms));
-    if (norms) return speci_fail(SPEC_E_UNSUPPORTED, "%s: mamba.ssm.dt_b_c_rms is true: norms of dt, B and C are not supported", r->file->file);
+    if (norms)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: mamba.ssm.dt_b_c_rms is true: norms of dt, B and C are not supported", r->file->file);
     SPEC_TRY(speci_gguf_set(r, "expand", json_integer(dim > 0 ? inner / dim : 0), "ssm.inner_size"));
     SPEC_TRY(speci_gguf_set(r, "use_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.ssm_in.bias")), NULL));
     return speci_gguf_set(r, "use_conv_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.ssm_conv1d.bias")), NULL);
@@ -45,9 +48,15 @@ static spec_status write1(gguf_writing *w)
 }
 
 static const gguf_key mamba_keys[] = {
-    { "context_length", NULL, GGUF_WHOLE }, { "feed_forward_length", NULL, GGUF_WHOLE }, { "attention.head_count", NULL, GGUF_WHOLE }, { "ssm.dt_b_c_rms", NULL, GGUF_WHOLE },
-    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", GGUF_REAL }, { "ssm.conv_kernel", "conv_kernel", GGUF_WHOLE },
-    { "ssm.inner_size", "intermediate_size", GGUF_WHOLE }, { "ssm.state_size", "state_size", GGUF_WHOLE }, { "ssm.time_step_rank", "time_step_rank", GGUF_WHOLE },
+    { "context_length", NULL, GGUF_WHOLE },
+    { "feed_forward_length", NULL, GGUF_WHOLE },
+    { "attention.head_count", NULL, GGUF_WHOLE },
+    { "ssm.dt_b_c_rms", NULL, GGUF_WHOLE },
+    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", GGUF_REAL },
+    { "ssm.conv_kernel", "conv_kernel", GGUF_WHOLE },
+    { "ssm.inner_size", "intermediate_size", GGUF_WHOLE },
+    { "ssm.state_size", "state_size", GGUF_WHOLE },
+    { "ssm.time_step_rank", "time_step_rank", GGUF_WHOLE },
     { NULL, NULL, 0 },
 };
 
@@ -62,10 +71,16 @@ static spec_status finish2(gguf_reading *r)
 }
 
 static const gguf_key mamba2_keys[] = {
-    { "context_length", NULL, GGUF_WHOLE }, { "feed_forward_length", NULL, GGUF_WHOLE }, { "attention.head_count", NULL, GGUF_WHOLE },
-    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", GGUF_REAL }, { "ssm.conv_kernel", "conv_kernel", GGUF_WHOLE },
-    { "ssm.inner_size", "intermediate_size", GGUF_WHOLE }, { "ssm.state_size", "state_size", GGUF_WHOLE }, { "ssm.time_step_rank", "num_heads", GGUF_WHOLE },
-    { "ssm.group_count", "n_groups", GGUF_WHOLE }, { NULL, NULL, 0 },
+    { "context_length", NULL, GGUF_WHOLE },
+    { "feed_forward_length", NULL, GGUF_WHOLE },
+    { "attention.head_count", NULL, GGUF_WHOLE },
+    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", GGUF_REAL },
+    { "ssm.conv_kernel", "conv_kernel", GGUF_WHOLE },
+    { "ssm.inner_size", "intermediate_size", GGUF_WHOLE },
+    { "ssm.state_size", "state_size", GGUF_WHOLE },
+    { "ssm.time_step_rank", "num_heads", GGUF_WHOLE },
+    { "ssm.group_count", "n_groups", GGUF_WHOLE },
+    { NULL, NULL, 0 },
 };
 
 const model_gguf speci_gguf_mamba2 = { .architecture = "mamba2", .model_type = "mamba2", .names = names, .keys = mamba2_keys,

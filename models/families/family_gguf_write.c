@@ -82,7 +82,9 @@ static spec_status check_rope(const gguf_writing *w)
 {
     const char *sliding = json_string_value(json_object_get(w->taken, "sliding_rope_type"));
     if (sliding && strcmp(sliding, "default") != 0)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: rope_type of sliding_attention is \"%s\", which cannot be written to GGUF", w->config->file, sliding);
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: rope_type of sliding_attention is \"%s\", which cannot be written to GGUF",
+                          w->config->file, sliding);
     const bool yarn = strcmp(rope_type(w), "yarn") == 0;
     if (yarn && !json_is_true(json_object_get(w->taken, "rope_scaling.truncate")))
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: rope_scaling.truncate is false, for which GGUF files have no key: they mean true",
@@ -226,8 +228,7 @@ static spec_status plan_halves(gguf_writing *w, const model_tensor *from, bool *
     char name[256];
     int64_t first = 0;
     for (const model_rename *r = w->row->halves; r && r->name; r++) {
-        const model_rename one[] = { *r, { NULL, NULL } };
-        if (!speci_renamed(one, from->name, name, sizeof name)) continue;
+        if (!speci_renamed_by(r, from->name, name, sizeof name)) continue;
         SPEC_TRY(plan_one(w, from, name, first++, 2));
     }
     *done = first > 0;

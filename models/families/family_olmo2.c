@@ -36,8 +36,8 @@ spec_status speci_family_olmo3(model_builder *b)
 {
     const model_transformer_defaults defaults = {
         .n_ctx = 2048, .eps = 1e-5, .two_ropes = true,
-        .rope = { .theta = "rope_theta", .theta_default = 500000, .partial = "partial_rotary_factor", .partial_default = 1, .whole_head = true,
-                  .sliding_theta = SPECI_OLMO3_SLIDING_THETA },
+        .rope = { .theta = "rope_theta", .theta_default = 500000, .partial = "partial_rotary_factor", .partial_default = 1,
+                  .whole_head = true, .sliding_theta = SPECI_OLMO3_SLIDING_THETA },
     };
     return build(b, &defaults, read_layers);
 }

@@ -157,7 +157,7 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
         pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
         for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
     }
-    return speci_model_build_stack(b, out, qkv, 3, qkv_in(t), t->qkv_bias, false);
+    return speci_model_build_stack(b, out, &(model_stack){ .parts = qkv, .n_part = 3, .n_in = qkv_in(t), .bias = t->qkv_bias });
 }
 
 /* from [rows of q, k and v]: qkv_from, with pairs that are neighbours put apart in heads of q and k. */
@@ -178,14 +178,15 @@ static spec_status qkv_fused(model_builder *b, model_linear *out, const model_tr
     const int32_t n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim;
     model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv), .n_out = n_out, .from = t->qkv_from, .n_from = n_out,
                        .n_run = 1 };
+    const model_stack stack = { .parts = &all, .n_part = 1, .n_in = t->dim, .bias = t->qkv_bias };
     int32_t n_rot;
-    if (!t->interleaved) return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    if (!t->interleaved) return speci_model_build_stack(b, out, &stack);
     SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
     int32_t *from = speci_alloc(b->model->allocator, (size_t)n_out, sizeof *from);
     if (!from) return SPEC_E_NOMEM;
     fused_apart(from, t, n_rot);
     all.from = from;
-    const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    const spec_status status = speci_model_build_stack(b, out, &stack);
     speci_free(b->model->allocator, from);
     return status;
 }
@@ -206,7 +207,8 @@ static spec_status qkv_by_group(model_builder *b, model_linear *out, const model
     if (!from) return SPEC_E_NOMEM;
     by_group(from, t);
     const model_part all = { speci_namef("%s.%s", prefix, names_of(t)->qkv), n_run * t->head_dim, from, n_run, t->head_dim };
-    const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    const model_stack stack = { .parts = &all, .n_part = 1, .n_in = t->dim, .bias = t->qkv_bias };
+    const spec_status status = speci_model_build_stack(b, out, &stack);
     speci_free(b->model->allocator, from);
     return status;
 }
@@ -247,13 +249,16 @@ static spec_status build_up(model_builder *b, model_linear *out, const model_tra
     const model_transformer_names *n = names_of(t);
     if (t->ungated)
         return speci_model_build_linear(b, out, speci_namef("%s.%s", prefix, n->up).s, t->n_inner, t->dim, t->mlp_bias);
+    model_stack stack = { .n_in = t->dim, .bias = t->mlp_bias, .glu = true };
     if (t->fused_mlp && speci_checkpoint_find(b->checkpoint, speci_namef("%s.%s.weight", prefix, n->gate_up).s)) {
         const model_part both = { .prefix = speci_namef("%s.%s", prefix, n->gate_up), .n_out = 2 * t->n_inner };
-        return speci_model_build_stack(b, out, &both, 1, t->dim, t->mlp_bias, true);
+        stack.parts = &both, stack.n_part = 1;
+        return speci_model_build_stack(b, out, &stack);
     }
     const model_part two[2] = { { .prefix = speci_namef("%s.%s", prefix, n->gate), .n_out = t->n_inner },
                                 { .prefix = speci_namef("%s.%s", prefix, n->up), .n_out = t->n_inner } };
-    return speci_model_build_stack(b, out, two, 2, t->dim, t->mlp_bias, true);
+    stack.parts = two, stack.n_part = 2;
+    return speci_model_build_stack(b, out, &stack);
 }
 
 /* down(act(gate x) * up x), or down(act(up x)) */

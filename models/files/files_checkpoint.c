@@ -26,7 +26,7 @@ struct model_checkpoint {
     model_tensor *tensors; /* sorted by name once open */
     size_t n_tensor;
     bool is_gguf;
-    const model_rename *names; /* NULL: as families say them */
+    const model_rename *const *names; /* NULL: as families say them */
 };
 
 /* --- shards --- */
@@ -120,17 +120,23 @@ static const char *match(const char *name, const char *pattern, const char **num
 
 static bool is_rest(const char *s) { return *s == '\0' || strcmp(s, ".weight") == 0 || strcmp(s, ".bias") == 0; }
 
-const char *speci_renamed(const model_rename *list, const char *name, char *out, size_t cap)
+const char *speci_renamed_by(const model_rename *row, const char *name, char *out, size_t cap)
 {
-    for (const model_rename *r = list; r && r->name; r++) {
-        const char *number = "", *rest;
-        size_t n_digit = 0;
-        if (!(rest = match(name, r->name, &number, &n_digit)) || !is_rest(rest)) continue;
-        const char *hash = strchr(r->stored, '#');
-        const int n_before = (int)(hash ? (size_t)(hash - r->stored) : strlen(r->stored));
-        snprintf(out, cap, "%.*s%.*s%s%s", n_before, r->stored, (int)n_digit, number, hash ? hash + 1 : "", rest);
-        return out;
-    }
+    const char *number = "";
+    size_t n_digit = 0;
+    const char *rest = match(name, row->name, &number, &n_digit);
+    if (!rest || !is_rest(rest)) return NULL;
+    const char *hash = strchr(row->stored, '#');
+    const int n_before = (int)(hash ? (size_t)(hash - row->stored) : strlen(row->stored));
+    snprintf(out, cap, "%.*s%.*s%s%s", n_before, row->stored, (int)n_digit, number, hash ? hash + 1 : "", rest);
+    return out;
+}
+
+const char *speci_renamed(const model_rename *const *lists, const char *name, char *out, size_t cap)
+{
+    for (; lists && *lists; lists++)
+        for (const model_rename *row = *lists; row->name; row++)
+            if (speci_renamed_by(row, name, out, cap)) return out;
     return NULL;
 }
 
@@ -147,7 +153,7 @@ model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name)
     return c->n_tensor ? bsearch(&key, c->tensors, c->n_tensor, sizeof key, by_name) : NULL;
 }
 
-void speci_checkpoint_rename(model_checkpoint *c, const model_rename *list) { c->names = list; }
+void speci_checkpoint_rename(model_checkpoint *c, const model_rename *const *lists) { c->names = lists; }
 
 const speci_gguf *speci_checkpoint_gguf(const model_checkpoint *c) { return c->is_gguf ? &c->shards[0].gguf : NULL; }
 
@@ -271,7 +277,8 @@ static spec_status part_path(char *out, const char *path, int64_t no, int64_t n)
     const size_t n_path = strlen(path), n_end = strlen("-00001-of-00001.gguf");
     snprintf(end, sizeof end, "-of-%05" PRId64 ".gguf", n);
     if (n_path >= MODEL_MAX_PATH || n_path < n_end || strcmp(path + n_path - strlen(end), end) != 0)
-        return speci_fail(SPEC_E_FORMAT, "%s: a file of %" PRId64 " parts: expected a name that ends in -00001%s, with the others beside it",
+        return speci_fail(SPEC_E_FORMAT,
+                          "%s: a file of %" PRId64 " parts: expected a name that ends in -00001%s, with the others beside it",
                           path, n, end);
     snprintf(out, MODEL_MAX_PATH, "%.*s-%05" PRId64 "%s", (int)(n_path - n_end), path, no + 1, end);
     return SPEC_OK;
@@ -287,8 +294,8 @@ static spec_status open_part(model_checkpoint *c, int64_t i, int64_t n)
     SPEC_TRY(open_gguf(c, path));
     SPEC_TRY(part_number(&c->shards[c->n_shard - 1].gguf, &its_no, &its_n));
     if (its_no == i && its_n == n) return SPEC_OK;
-    return speci_fail(SPEC_E_FORMAT, "%s: says that it is part %" PRId64 " of %" PRId64 ", expected %" PRId64 " of %" PRId64, path, its_no + 1,
-                      its_n, i + 1, n);
+    return speci_fail(SPEC_E_FORMAT, "%s: says that it is part %" PRId64 " of %" PRId64 ", expected %" PRId64 " of %" PRId64, path,
+                      its_no + 1, its_n, i + 1, n);
 }
 
 static spec_status open_parts(model_checkpoint *c)

@@ -63,10 +63,12 @@ const speci_gguf *speci_checkpoint_gguf(const model_checkpoint *c);
 typedef struct model_rename {
     const char *name, *stored; /* NULL: the end */
 } model_rename;
-/* The name that the list gives, made in out [cap]; NULL where no row fits. */
-const char *speci_renamed(const model_rename *list, const char *name, char *out, size_t cap);
-/* From now on names are looked up by this list, which is borrowed; a name that no row has is not there. */
-void speci_checkpoint_rename(model_checkpoint *c, const model_rename *list);
+/* The name that the row gives, made in out [cap]; NULL where it does not fit. And that of the first row that fits, of lists one after
+ * another (NULL: the end). */
+const char *speci_renamed_by(const model_rename *row, const char *name, char *out, size_t cap);
+const char *speci_renamed(const model_rename *const *lists, const char *name, char *out, size_t cap);
+/* From now on names are looked up by these lists, which are borrowed; a name that no row has is not there. */
+void speci_checkpoint_rename(model_checkpoint *c, const model_rename *const *lists);
 /* The name in the file, for messages: `name` itself, or made in out [cap]. */
 const char *speci_checkpoint_stored(const model_checkpoint *c, const char *name, char *out, size_t cap);
 

@@ -37,8 +37,8 @@ static spec_status read_tensor(model_tensor *t, const speci_gguf *g, const speci
     if (type->n_value == 1) t->dtype = type->dtype;
     SPEC_TRY(read_shape(t, from, type));
     if (from->offset > room || t->bytes > room - (size_t)from->offset)
-        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: %zu bytes at %" PRIu64 " of the data leave the file, whose data has %zu: it is cut "
-                          "short or damaged", t->file, t->name, t->bytes, from->offset, room);
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: %zu bytes at %" PRIu64 " of the data leave the file, whose data has %zu: "
+                          "it is cut short or damaged", t->file, t->name, t->bytes, from->offset, room);
     t->data = data + g->data + (size_t)from->offset;
     return SPEC_OK;
 }

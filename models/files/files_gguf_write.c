@@ -10,12 +10,8 @@
 enum { BATCH = 1 << 18, PIECE = 1 << 12 }; /* values between two writes, and of a thread's task; or a row */
 
 typedef struct writing {
-    const spec_backend *be;
+    const gguf_new_file *file;
     speci_writer *w;
-    const model_checkpoint *c;
-    const spec_allocator *a;
-    gguf_progress progress;
-    void *user_data;
     double done, all; /* bytes */
 } writing;
 
@@ -102,7 +98,7 @@ static spec_status pack(void *out, const float *x, size_t n, const gguf_stored *
 static spec_status advance(writing *s, double bytes)
 {
     s->done += bytes;
-    return s->progress ? s->progress(s->user_data, s->all > 0 ? s->done / s->all : 1) : SPEC_OK;
+    return s->file->progress ? s->file->progress(s->file->user_data, s->all > 0 ? s->done / s->all : 1) : SPEC_OK;
 }
 
 /* A batch: rows [row, row + n), n_piece of them a task. */
@@ -130,7 +126,7 @@ static spec_status write_rows(writing *s, const gguf_stored *t, float *x, uint8_
     batch b = { t, x, out, (size_t)(bytes_of(t) / (uint64_t)t->dim[0]), 0, 0, rows_of(t, PIECE) };
     for (; b.row < t->dim[0]; b.row += n_row) {
         b.n = t->dim[0] - b.row < n_row ? t->dim[0] - b.row : n_row;
-        SPEC_TRY(speci_parallel(s->be, (int32_t)((b.n + b.n_piece - 1) / b.n_piece), pack_piece, &b));
+        SPEC_TRY(speci_parallel(s->file->be, (int32_t)((b.n + b.n_piece - 1) / b.n_piece), pack_piece, &b));
         SPEC_TRY(speci_writer_put(s->w, out, (size_t)b.n * b.row_bytes));
         SPEC_TRY(advance(s, (double)b.n * (double)b.row_bytes));
     }
@@ -148,34 +144,33 @@ static spec_status write_tensor(writing *s, const gguf_stored *t)
 {
     const int64_t n_row = rows_of(t, t->dim[0] * t->dim[1] < BATCH ? t->dim[0] * t->dim[1] : BATCH);
     const size_t n = (size_t)(n_row * t->dim[1]);
-    if (t->from) SPEC_TRY(speci_checkpoint_load(s->c, t->from));
-    float *x = is_same(t) ? NULL : speci_alloc(s->a, n, sizeof *x);
-    uint8_t *out = x ? speci_alloc(s->a, n, sizeof *x) : NULL; /* no type takes more */
+    if (t->from) SPEC_TRY(speci_checkpoint_load(s->file->source, t->from));
+    float *x = is_same(t) ? NULL : speci_alloc(s->file->a, n, sizeof *x);
+    uint8_t *out = x ? speci_alloc(s->file->a, n, sizeof *x) : NULL; /* no type takes more */
     spec_status status = is_same(t) || out ? SPEC_OK : SPEC_E_NOMEM;
     if (status == SPEC_OK) status = out ? write_rows(s, t, x, out, n_row) : write_copy(s, t);
-    speci_free(s->a, x);
-    speci_free(s->a, out);
-    if (t->from) speci_checkpoint_done(s->c, t->from);
+    speci_free(s->file->a, x);
+    speci_free(s->file->a, out);
+    if (t->from) speci_checkpoint_done(s->file->source, t->from);
     return status == SPEC_OK ? speci_gguf_write_padding(s->w, bytes_of(t)) : status;
 }
 
-static spec_status write_all(writing *s, const speci_gguf_head *head, const gguf_stored *tensors, size_t n)
+static spec_status write_all(writing *s)
 {
-    SPEC_TRY(speci_gguf_head_write(head, s->w));
-    for (size_t i = 0; i < n; i++) SPEC_TRY(write_tensor(s, &tensors[i]));
+    SPEC_TRY(speci_gguf_head_write(s->file->head, s->w));
+    for (size_t i = 0; i < s->file->n; i++) SPEC_TRY(write_tensor(s, &s->file->tensors[i]));
     return SPEC_OK;
 }
 
-spec_status speci_gguf_write(const spec_backend *be, const char *path, speci_gguf_head *head, const gguf_stored *tensors, size_t n, const model_checkpoint *c,
-                             gguf_progress progress, void *user_data, const spec_allocator *a)
+spec_status speci_gguf_write(const gguf_new_file *file)
 {
     speci_writer w;
-    writing s = { .be = be, .w = &w, .c = c, .a = a, .progress = progress, .user_data = user_data };
-    for (size_t i = 0; i < n; i++) {
-        const gguf_stored *t = &tensors[i];
+    writing s = { .file = file, .w = &w };
+    for (size_t i = 0; i < file->n; i++) {
+        const gguf_stored *t = &file->tensors[i];
         s.all += (double)bytes_of(t);
-        SPEC_TRY(speci_gguf_put_tensor(head, t->name, t->n_dim, t->dim, t->type->id, bytes_of(t)));
+        SPEC_TRY(speci_gguf_put_tensor(file->head, t->name, t->n_dim, t->dim, t->type->id, bytes_of(t)));
     }
-    SPEC_TRY(speci_writer_open(&w, path, "GGUF", a));
-    return speci_writer_close(&w, write_all(&s, head, tensors, n));
+    SPEC_TRY(speci_writer_open(&w, file->path, "GGUF", file->a));
+    return speci_writer_close(&w, write_all(&s));
 }

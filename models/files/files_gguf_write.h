@@ -43,9 +43,18 @@ void speci_gguf_choose_types(gguf_stored *tensors, size_t n, const gguf_mix *mix
 
 /* Told the share that is written; other than SPEC_OK stops. */
 typedef spec_status (*gguf_progress)(void *user_data, double fraction);
-/* Writes head and tensors [n] as a file that is there in whole or not at all. They are packed on be's threads: the same
- * bytes by any number. */
-spec_status speci_gguf_write(const spec_backend *be, const char *path, speci_gguf_head *head, const gguf_stored *tensors, size_t n, const model_checkpoint *c,
-                             gguf_progress progress, void *user_data, const spec_allocator *a);
+typedef struct gguf_new_file {
+    const char *path;
+    speci_gguf_head *head;          /* receives what it says of the tensors */
+    const gguf_stored *tensors;     /* [n] */
+    size_t n;
+    const model_checkpoint *source; /* the tensors' */
+    const spec_backend *be;         /* they are packed on its threads: the same bytes by any number */
+    gguf_progress progress;
+    void *user_data;
+    const spec_allocator *a;
+} gguf_new_file;
+/* Writes a file that is there in whole or not at all. */
+spec_status speci_gguf_write(const gguf_new_file *file);
 
 #endif

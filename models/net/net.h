@@ -196,8 +196,7 @@ spec_status speci_net_copy(speci_exec *exec, int32_t from, int32_t to);
 bool speci_net_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent);
 uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent);
 spec_status speci_net_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);
-spec_status speci_net_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
-                           void *arg);
+spec_status speci_net_read(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg);
 
 /* --- sequences (net_sequence.c) --- */
 

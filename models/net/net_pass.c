@@ -11,7 +11,8 @@ spec_status speci_net_check_tokens(const net_exec *net, const int32_t *ids, size
 {
     const int32_t n_vocab = net->base.model->n_vocab;
     for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= n_vocab) return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", ids[i], n_vocab);
+        if (ids[i] < 0 || ids[i] >= n_vocab)
+            return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", ids[i], n_vocab);
     return SPEC_OK;
 }
 

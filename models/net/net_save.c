@@ -258,19 +258,18 @@ spec_status speci_net_write(speci_exec *exec, int32_t slot, speci_put_fn put, vo
     return status;
 }
 
-spec_status speci_net_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
-                           void *arg)
+/* The bytes follow from the positions. */
+spec_status speci_net_read(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg)
 {
     net_exec *net = net_of(exec);
     net_seq *s = &net->seqs[slot];
-    (void)bytes; /* follows from the positions */
     SPEC_TRY(read_set(net, get, arg));
-    SPEC_TRY(speci_net_reserve(net, s, n_past));
+    SPEC_TRY(speci_net_reserve(net, s, saved->n_past));
     speci_net_begin(exec, slot);
     SPEC_TRY(speci_net_zero_begun(net));
-    s->n_past = n_past, s->n_recent = n_recent;
+    s->n_past = saved->n_past, s->n_recent = saved->n_recent;
     transfer t = { .net = net, .get = get, .arg = arg };
-    if (!(t.stage = speci_alloc(net->a, 1, sizes_of(net, n_past, n_recent).largest))) return SPEC_E_NOMEM;
+    if (!(t.stage = speci_alloc(net->a, 1, sizes_of(net, s->n_past, s->n_recent).largest))) return SPEC_E_NOMEM;
     const spec_status status = spans(net, s, slot, read_span, &t);
     speci_free(net->a, t.stage);
     return status;

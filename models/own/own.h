@@ -68,7 +68,6 @@ spec_status speci_own_forward(speci_exec *exec, const speci_exec_input *in, int3
 spec_status speci_own_copy(speci_exec *exec, int32_t from, int32_t to);
 spec_status speci_own_seq_bytes(speci_exec *exec, int32_t slot, uint64_t *bytes);
 spec_status speci_own_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);
-spec_status speci_own_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
-                           void *arg);
+spec_status speci_own_read(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg);
 
 #endif

@@ -34,8 +34,8 @@ static spec_status check_rows(const own_exec *own, int32_t n_in)
     for (int32_t k = 0; k < n_in; k++)
         for (int32_t node = own->shown[k].n_fed; node < own->shown[k].tree->n; node++, row += n_vocab)
             if (!is_distribution(row, n_vocab))
-                return speci_fail(SPEC_E_INVALID, "score of the application's model: the logits of node %d of its tree %d are no numbers below "
-                                  "infinity, or all of them minus infinity", node, k);
+                return speci_fail(SPEC_E_INVALID, "score of the application's model: the logits of node %d of its tree %d are no numbers "
+                                  "below infinity, or all of them minus infinity", node, k);
     return SPEC_OK;
 }
 

@@ -58,19 +58,18 @@ spec_status speci_own_write(speci_exec *exec, int32_t slot, speci_put_fn put, vo
                       (unsigned long long)s->n_saved, (unsigned long long)w.n);
 }
 
-spec_status speci_own_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
-                           void *arg)
+/* No token is behind its states: it cannot lag. */
+spec_status speci_own_read(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg)
 {
     own_exec *own = own_of(exec);
     own_seq *s = &own->seqs[slot];
-    speci_app_reader r = { .whose = "model", .left = bytes, .get = get, .arg = arg };
-    (void)n_recent; /* none: it cannot lag */
+    speci_app_reader r = { .whose = "model", .left = saved->bytes, .get = get, .arg = arg };
     SPEC_TRY(check_saves(own));
     speci_own_begin(exec, slot);
     const uint64_t before = speci_n_failure();
     const spec_status status =
         speci_own_told(own, "restore", before, own->app->restore(own->app->user_data, &s->seq, speci_app_read, &r));
     s->known = status == SPEC_OK;
-    s->n_past = n_past;
+    s->n_past = saved->n_past;
     return speci_app_read_end(&r, status);
 }

@@ -58,7 +58,7 @@ static spec_status encode_behind(speci_buf *out, const spec_tokenizer *t, const 
     const size_t whole = speci_utf8_check(both->data, both->n);
     if (whole <= n_byte) return SPEC_OK;
     SPEC_TRY(speci_encode_on(all, t, both->data, whole));
-    const int32_t *ids = (const int32_t *)(const void *)all->data, n_id = (int32_t)(all->n / sizeof *ids);
+    const int32_t *ids = speci_buf_ids(all), n_id = (int32_t)speci_buf_n_ids(all);
     const int32_t n_own = align(t, ids, n_id, tokens + n_token - n_tail, n_tail, n_byte);
     return n_own < 0 ? SPEC_OK : speci_buf_add(out, ids + n_own, (size_t)(n_id - n_own) * sizeof *ids);
 }

@@ -144,8 +144,8 @@ static spec_status put_llama(speci_gguf_head *h, const spec_tokenizer *t, int32_
 spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t, int32_t n_vocab)
 {
     if (t->n_vocab > n_vocab)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the tokenizer has ids up to %d, but the model %d rows: a GGUF file has as many tokens as "
-                          "rows", t->path, t->n_vocab - 1, n_vocab);
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the tokenizer has ids up to %d, but the model %d rows: "
+                          "a GGUF file has as many tokens as rows", t->path, t->n_vocab - 1, n_vocab);
     SPEC_TRY(t->spm ? put_llama(h, t, n_vocab) : put_gpt2(h, t, n_vocab));
     SPEC_TRY(speci_gguf_put_flag(h, "tokenizer.ggml.add_bos_token", t->before.n > 0));
     SPEC_TRY(speci_gguf_put_flag(h, "tokenizer.ggml.add_eos_token", t->after.n > 0));
@@ -155,7 +155,7 @@ spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t
 
 int32_t speci_tokenizer_first(const spec_tokenizer *t)
 {
-    return t->before.n ? ((const int32_t *)(const void *)t->before.data)[0] : -1;
+    return t->before.n ? speci_buf_ids(&t->before)[0] : -1;
 }
 
 size_t speci_tokenizer_n_unsaid(const spec_tokenizer *t, const char **first, size_t *n_first)

@@ -113,16 +113,14 @@ static spec_status read_file(spec_tokenizer *t)
 /* A post-processor's first id is BOS if there is no other word on it, its last one EOS. */
 static void bos_eos_from_template(spec_tokenizer *t)
 {
-    const int32_t *before = (const int32_t *)(const void *)t->before.data;
-    const int32_t *after = (const int32_t *)(const void *)t->after.data;
-    if (t->before.n) t->bos = before[0];
-    if (t->after.n) t->eos = after[t->after.n / sizeof *after - 1];
+    if (t->before.n) t->bos = speci_buf_ids(&t->before)[0];
+    if (t->after.n) t->eos = speci_buf_ids(&t->after)[speci_buf_n_ids(&t->after) - 1];
 }
 
 static spec_status check_template(const spec_tokenizer *t, const speci_buf *ids)
 {
-    const int32_t *id = (const int32_t *)(const void *)ids->data;
-    for (size_t i = 0; i < ids->n / sizeof *id; i++)
+    const int32_t *id = speci_buf_ids(ids);
+    for (size_t i = 0; i < speci_buf_n_ids(ids); i++)
         if (id[i] >= t->n_vocab)
             return speci_fail(SPEC_E_FORMAT, "%s: the post_processor adds the id %d, but there are only %d", t->path,
                               id[i], t->n_vocab);

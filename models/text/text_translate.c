@@ -12,7 +12,7 @@ static spec_status encode(speci_buf *out, const spec_tokenizer *t, const char *t
     size_t n_id = 0, room = n + 16; /* no tokenizer but one that decomposes characters makes more */
     for (;;) {
         SPEC_TRY(speci_buf_reserve(out, room * sizeof(int32_t)));
-        const spec_status status = spec_tokenizer_encode(t, (int32_t *)(void *)(out->data + out->n), room, &n_id, text, n, flags);
+        const spec_status status = spec_tokenizer_encode(t, speci_buf_ids(out) + speci_buf_n_ids(out), room, &n_id, text, n, flags);
         if (status == SPEC_OK) break;
         if (status != SPEC_E_FULL) return status;
         room = n_id;
@@ -116,9 +116,9 @@ static int32_t special_of(const speci_token_map *m, int32_t token)
 /* Ids of `to` that have no row go. */
 static void drop_rowless(const speci_token_map *m, speci_buf *ids, size_t begin)
 {
-    int32_t *id = (int32_t *)(void *)ids->data;
+    int32_t *id = speci_buf_ids(ids);
     size_t kept = begin / sizeof *id;
-    for (size_t i = kept; i < ids->n / sizeof *id; i++)
+    for (size_t i = kept; i < speci_buf_n_ids(ids); i++)
         if (id[i] < m->n_to) id[kept++] = id[i];
     ids->n = kept * sizeof *id;
 }
@@ -155,7 +155,7 @@ static spec_status fill(speci_token_map *m, tables *t)
     for (int32_t token = 0; token < m->n_from; token++) {
         find_twin(m, t, token);
         SPEC_TRY(write_token(m, t, token));
-        m->first[token + 1] = (int32_t)(t->ids.n / sizeof(int32_t));
+        m->first[token + 1] = (int32_t)speci_buf_n_ids(&t->ids);
     }
     for (int32_t b = 0; b < 256; b++) {
         const char byte = (char)b;
@@ -196,7 +196,7 @@ void speci_token_map_close(speci_token_map *m)
 
 static spec_status put(speci_translation *x, const speci_token_map *m, const int32_t *ids, size_t n)
 {
-    if ((x->ids.n / sizeof *ids) + n > INT32_MAX / 2)
+    if (speci_buf_n_ids(&x->ids) + n > INT32_MAX / 2)
         return speci_fail(SPEC_E_FULL, "a sequence of more than %d tokens of the drafter is too long", INT32_MAX / 2);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < m->n_to) SPEC_TRY(speci_buf_add(&x->ids, &ids[i], sizeof *ids));
@@ -206,7 +206,7 @@ static spec_status put(speci_translation *x, const speci_token_map *m, const int
 spec_status speci_translation_begin(speci_translation *x, const speci_token_map *m)
 {
     x->ids.n = 0, x->n_from = x->n_held = 0;
-    return put(x, m, (const int32_t *)(const void *)m->to->before.data, m->to->before.n / sizeof(int32_t));
+    return put(x, m, speci_buf_ids(&m->to->before), speci_buf_n_ids(&m->to->before));
 }
 
 /* Scratch of a call. */
@@ -222,7 +222,7 @@ static spec_status put_text(writer *w, const char *text, size_t n)
     w->ids.n = 0;
     SPEC_TRY(encode(&w->ids, w->m->to, text, n, w->goes_on ? SPEC_TOKEN_CONTINUE : 0));
     w->goes_on = true;
-    return put(w->x, w->m, (const int32_t *)(const void *)w->ids.data, w->ids.n / sizeof(int32_t));
+    return put(w->x, w->m, speci_buf_ids(&w->ids), speci_buf_n_ids(&w->ids));
 }
 
 /* w->bytes goes: whole characters as text; what begins one is held back; a byte that does neither is the token of that byte, where

@@ -32,17 +32,11 @@ bool speci_same_pieces(const spec_tokenizer *x, const spec_tokenizer *y, int32_t
 
 /* A sequence of `from` as ids of `to`, which are only ever appended to. Zero to begin, but for ids.a. */
 typedef struct speci_translation {
-    speci_buf ids;   /* int32_t */
+    speci_buf ids;
     int32_t n_from;  /* tokens of the sequence that are in it */
     uint8_t held[4]; /* [n_held] bytes of a character that is not complete */
     int32_t n_held;
 } speci_translation;
-
-static inline const int32_t *speci_translated(const speci_translation *x, int32_t *n)
-{
-    *n = (int32_t)(x->ids.n / sizeof(int32_t));
-    return (const int32_t *)(const void *)x->ids.data;
-}
 
 /* Begins anew, as `to` begins a text (BOS, where its tokenizer says so). */
 spec_status speci_translation_begin(speci_translation *x, const speci_token_map *map);

@@ -184,7 +184,8 @@ double bench_draft_floor_ms(const bench *b, const spec_model *drafter, const spe
 {
     const bool chains = speci_model_is_head(drafter) && speci_head_chains(drafter);
     double less = 0, info = chains ? info_bytes(b, drafter, tree, &less) : 0;
-    const double bytes = tree->n_level * (step_bytes(drafter, context, 1) - less) + info + (chains ? 1 : tree->n_level) * borrowed_bytes(b, drafter);
+    const double bytes = tree->n_level * (step_bytes(drafter, context, 1) - less) + info +
+                         (chains ? 1 : tree->n_level) * borrowed_bytes(b, drafter);
     return 1e3 * bytes / b->bandwidth;
 }
 

@@ -86,7 +86,8 @@ static spec_status decode(tally *t, const bench *b, spec_session *s, const bench
     int32_t seqs[MAX_AT_ONCE], n_out[MAX_AT_ONCE] = { 0 };
     spec_step_result r[MAX_AT_ONCE];
     spec_sampling own = *sampling;
-    for (int32_t i = 0; i < n; i++, own.seed++) SPEC_TRY((b->o.ignore_eos ? add_endless : add_sampled)(s, &seqs[i], p[i].ids, p[i].n, &own));
+    for (int32_t i = 0; i < n; i++, own.seed++)
+        SPEC_TRY((b->o.ignore_eos ? add_endless : add_sampled)(s, &seqs[i], p[i].ids, p[i].n, &own));
     while (n > 0) {
         int32_t kept = 0;
         SPEC_TRY(tally_step(t, s, seqs, n, r));
