@@ -20,13 +20,17 @@ static int on_text(void *file, const char *text, size_t n_text, const int32_t *i
     return (void)ids, (void)n_ids, put(file, text, n_text) || fflush(file); /* 0: go on */
 }
 
+/* Under another name until it is whole: what was saved before is there until then. */
 static int save(spec_session *session, int32_t seq, const char *path)
 {
-    FILE *file = fopen(path, "wb");
+    char part[4096];
+    FILE *file = snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part ? fopen(part, "wb") : NULL;
     const spec_status status = file ? spec_sequence_save(session, seq, put, file) : SPEC_OK;
+    const int whole = file && fclose(file) == 0 && status == SPEC_OK && rename(part, path) == 0;
     if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
-    if (!file || fclose(file) != 0) return perror(path), 0;
-    return status == SPEC_OK;
+    else if (!whole) perror(path);
+    if (file && !whole) remove(part);
+    return whole;
 }
 
 int main(int argc, char **argv)
