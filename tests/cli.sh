@@ -225,7 +225,8 @@ run 2 run -m "$target" -md "$drafter" -p a --temp 1 --verify greedy; no_out; err
 run 2 run -m "$target" -md "$drafter" -p a --temp 1 --tree beam:2,2 --verify mss; no_out; err_has mss
 run 2 run -m "$target" -p a --adapt maybe;          no_out; err_has '--adapt'
 run 2 run -m "$target" -p a --json --json-lines;    err_has '--json and --json-lines'
-run 2 run -m "$target" -p a --scan diagonal;        no_out; err_has '--scan'
+run 2 run -m "$target" -p a --scan diagonal;        no_out; err_has '--scan is "diagonal", need one of chunked|recurrent'
+run 2 run -m "$target" -p a --scan window;          no_out; err_has '--scan is "window"'
 run 2 run -m "$target" -p a --advance back;         no_out; err_has '--advance'
 run 2 run -m "$target" -p a --draft-state none;     no_out; err_has '--draft-state'
 run 2 run -m "$target" -p a --spec-draft-n-max 64;  no_out; err_has '--spec-draft-n-max is 64'
@@ -426,7 +427,7 @@ for rule in auto naive chain mss mss-repeat; do
     run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --temp 0.8 --verify $rule --json; is verify "\"$rule\""
 done
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --verify greedy --json; is verify '"greedy"'
-for form in "--scan recurrent" "--advance joint" "--draft-state per-node" "--scan window --advance replay"; do
+for form in "--scan recurrent" "--advance joint" "--draft-state per-node" "--scan chunked --advance replay"; do
     # shellcheck disable=SC2086
     run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --tree product:2,2 $form
 done
