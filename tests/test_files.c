@@ -195,6 +195,8 @@ static void public_calls(void **state)
     put("b", "GGUF of another program");
     FAILS(spec_cost_save(&costs, in_dir("b")), SPEC_E_INVALID, "it is not replaced");
     expect_text("b", "GGUF of another program");
+    put("b", "{\n  \"model_type\": \"llama\"\n}");
+    FAILS(spec_cost_save(&costs, in_dir("b")), SPEC_E_INVALID, "it is not replaced");
     OK(spec_cost_save(&costs, in_dir("c")));
     OK(spec_cost_save(&costs, in_dir("c")));
     spec_drafter_close(trie);
