@@ -274,7 +274,8 @@ spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_k
 }
 
 /* An object for one kind of layer. */
-static spec_status read_kind(model_config *c, model_config *both, model_rope *out, const char *kind, const model_rope_keys *keys, double theta)
+static spec_status read_kind(model_config *c, model_config *both, model_rope *out, const char *kind, const model_rope_keys *keys,
+                             double theta)
 {
     model_config object;
     *out = (model_rope){ 0 };
