@@ -1,4 +1,5 @@
-/* cli_signal.c - SIGINT (Ctrl-C), SIGTERM and SIGHUP: the run ends after the current pass, and tells what there is. */
+/* cli_signal.c - SIGINT (Ctrl-C), SIGTERM and SIGHUP: the run ends after the current pass, and tells what there is. A file that grows
+ * beyond a limit is an error of writing, and no signal (SIGXFSZ), so that nothing is left of it. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <string.h>
@@ -21,6 +22,7 @@ void cli_interrupt_install(void)
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
     action.sa_flags = (int)SA_RESETHAND; /* the second one kills */
+    signal(SIGXFSZ, SIG_IGN);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
 }

@@ -1,8 +1,10 @@
 /* cli_whole.c - a text that the program writes gets its name when it is whole, as files of the library do (spec.h, Files). */
-#define _XOPEN_SOURCE 700 /* lstat, realpath, strdup, fchmod */
+#define _GNU_SOURCE /* lstat, realpath, strdup, fchmod, flock */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,8 +40,28 @@ static bool name_files(cli_whole *w)
     w->target = access(w->path, F_OK) == 0 ? realpath(w->path, NULL) : strdup(w->path);
     const size_t cap = w->target != NULL ? strlen(w->target) + 32 : 0;
     w->partial = cap > 0 ? malloc(cap) : NULL;
-    if (w->partial != NULL) snprintf(w->partial, cap, "%s.%ld.part", w->target, (long)getpid());
+    if (w->partial != NULL) snprintf(w->partial, cap, "%s.spec.part", w->target);
     return w->partial != NULL;
+}
+
+/* Is the file still what its name leads to? Whoever wrote it before may have given it the other name. */
+static bool has_name(int fd, const char *name)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(name, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+}
+
+/* What a program that was killed left there is written over. One that is still at work holds a lock. */
+static FILE *open_partial(const char *name)
+{
+    for (;;) {
+        const int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0) return NULL;
+        const bool busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (!busy && has_name(fd, name)) return ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
+        close(fd);
+        if (busy) return errno = EBUSY, NULL;
+    }
 }
 
 static void keep_mode(const cli_whole *w)
@@ -67,7 +89,7 @@ int cli_whole_open(cli_whole *w, const char *path, const char *begin)
     } else {
         const int code = check_old(path, begin);
         if (code != CLI_OK) return code;
-        if (name_files(w)) w->to = fopen(w->partial, "wb");
+        if (name_files(w)) w->to = open_partial(w->partial);
         if (w->to != NULL) keep_mode(w);
     }
     if (w->to != NULL) return CLI_OK;
@@ -80,10 +102,10 @@ int cli_whole_close(cli_whole *w, bool whole)
 {
     int reason = fflush(w->to) != 0 || ferror(w->to) ? errno : 0;
     if (w->to == stdout) clearerr(stdout); /* what failed is told here, and not once more at the end */
-    else if (fclose(w->to) != 0 && reason == 0) reason = errno;
     const bool good = whole && reason == 0;
     if (w->partial != NULL && good && rename(w->partial, w->target) != 0) reason = errno;
     if (w->partial != NULL && (!good || reason != 0)) (void)remove(w->partial);
+    if (w->to != stdout && fclose(w->to) != 0 && reason == 0) reason = errno; /* locked until here */
     free_names(w);
     return reason == 0 ? CLI_OK : cli_error("%s: %s", w->path, strerror(reason));
 }

@@ -1,4 +1,4 @@
-/* core_os.c - the operating system: files, clock, processors, shared libraries. With core_pages.c the only file with system calls. */
+/* core_os.c - the operating system: files, clock, processors, shared libraries. With core_pages.c and core_writer.c the only file with system calls. */
 #define _GNU_SOURCE /* sched_getaffinity, CPU_ALLOC, dladdr */
 #include "core/core.h"
 
@@ -19,7 +19,7 @@
 
 /* ------------------------------------------------------------------------------------ files --- */
 
-static spec_status fail_errno(const char *path, const char *doing)
+spec_status speci_fail_errno(const char *path, const char *doing)
 {
     char text[128] = "";
     int code = errno;
@@ -34,11 +34,11 @@ static spec_status open_for_reading(int *fd, size_t *n, const char *path)
 {
     SPEC_TRY(speci_path_check(path));
     *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0) return fail_errno(path, "cannot open");
+    if (*fd < 0) return speci_fail_errno(path, "cannot open");
     struct stat st;
     spec_status status = SPEC_OK;
     if (fstat(*fd, &st) != 0)
-        status = fail_errno(path, "cannot stat");
+        status = speci_fail_errno(path, "cannot stat");
     else if (S_ISDIR(st.st_mode))
         status = speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
     else if (st.st_size < 0 || (uintmax_t)st.st_size > SIZE_MAX / 2)
@@ -65,7 +65,7 @@ static spec_status map_file(speci_file *out, const char *path, bool own_pages)
     void *p = own_pages ? mmap(NULL, n, PROT_READ, MAP_SHARED, fd, 0)
                         : mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        const spec_status status = fail_errno(path, own_pages ? "cannot map" : "cannot reserve addresses");
+        const spec_status status = speci_fail_errno(path, own_pages ? "cannot map" : "cannot reserve addresses");
         close(fd);
         return status;
     }
@@ -93,7 +93,7 @@ spec_status speci_file_read_at(const speci_file *file, const char *path, void *o
     for (size_t done = 0; done < n;) {
         const ssize_t got = pread(file->fd, (char *)out + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fail_errno(path, "cannot read");
+        if (got < 0) return speci_fail_errno(path, "cannot read");
         if (got == 0)
             return speci_fail(SPEC_E_IO, "%s: ends at byte %zu, but had %zu bytes when it was opened: another program cut it short",
                               path, offset + done, file->n);
@@ -109,7 +109,7 @@ spec_status speci_file_load(const speci_file *file, const char *path, size_t off
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), first = offset / page * page;
     uint8_t *data = (uint8_t *)(uintptr_t)file->data;
     if (mprotect(data + first, offset + n - first, PROT_READ | PROT_WRITE) != 0)
-        return fail_errno(path, "no memory to read it into");
+        return speci_fail_errno(path, "no memory to read it into");
     return speci_file_read_at(file, path, data + offset, offset, n);
 }
 
@@ -134,7 +134,7 @@ static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max
         SPEC_TRY(speci_buf_reserve(buf, 4096));
         ssize_t got = read(fd, buf->data + buf->n, buf->cap - buf->n);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fail_errno(path, "cannot read");
+        if (got < 0) return speci_fail_errno(path, "cannot read");
         if (got == 0) return SPEC_OK;
         buf->n += (size_t)got;
         if (buf->n > max)
@@ -160,97 +160,6 @@ spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max,
     return SPEC_OK;
 }
 
-/* Does a file that is there begin as `magic` says? One without bytes is anybody's. */
-static spec_status check_old(const char *path, const char *magic)
-{
-    char begin[16] = { 0 };
-    const size_t n = strlen(magic);
-    assert(n <= sizeof begin);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd >= 0 ? pread(fd, begin, n, 0) : -1;
-    const spec_status status = got < 0 ? fail_errno(path, "cannot be replaced") : SPEC_OK;
-    if (fd >= 0) close(fd);
-    if (got <= 0 || memcmp(begin, magic, n) == 0) return status;
-    return speci_fail(SPEC_E_INVALID, "%s: is there, and is not a file of this kind (one begins with %s): it is not replaced", path, magic);
-}
-
-spec_status speci_writer_check(const char *path, const char *magic)
-{
-    struct stat st;
-    if (stat(path, &st) != 0) return SPEC_OK;
-    if (S_ISDIR(st.st_mode)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
-    if (access(path, W_OK) != 0) return fail_errno(path, "cannot be written");
-    return S_ISREG(st.st_mode) ? check_old(path, magic) : SPEC_OK;
-}
-
-/* A device or a pipe is written and stays what it is. So is the file that a link names and that is not there yet. */
-static bool stays(const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) == 0) return !S_ISREG(st.st_mode);
-    return lstat(path, &st) == 0;
-}
-
-/* Of a link the file behind it is replaced, and the link stays. The other name has the process in it; what an earlier one of that
- * number left there is not wanted any more. */
-static spec_status name_files(speci_writer *w)
-{
-    char whole[PATH_MAX];
-    const char *target = realpath(w->path, whole) ? whole : w->path; /* where it is not there yet, as it was said */
-    const size_t cap = strlen(target) + 32;
-    if (!(w->target = speci_strdup(w->a, target)) || !(w->partial = speci_alloc(w->a, cap, 1))) return SPEC_E_NOMEM;
-    snprintf(w->partial, cap, "%s.%ld.part", target, (long)getpid());
-    (void)unlink(w->partial);
-    return SPEC_OK;
-}
-
-static void free_names(speci_writer *w)
-{
-    speci_free(w->a, w->partial);
-    speci_free(w->a, w->target);
-    w->partial = w->target = NULL;
-}
-
-spec_status speci_writer_open(speci_writer *w, const char *path, const char *magic, const spec_allocator *a)
-{
-    struct stat st;
-    *w = (speci_writer){ .path = path, .fd = -1, .a = a };
-    SPEC_TRY(speci_writer_check(path, magic));
-    const bool in_place = stays(path), old = stat(path, &st) == 0;
-    const mode_t mode = old ? st.st_mode & 0777 : 0666; /* who may read it stays as it was */
-    spec_status status = in_place ? SPEC_OK : name_files(w);
-    if (status == SPEC_OK) {
-        w->fd = in_place ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
-                         : open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (w->fd < 0) status = fail_errno(path, "cannot be written");
-    }
-    if (status != SPEC_OK) free_names(w);
-    else if (old && !in_place) (void)fchmod(w->fd, mode); /* whatever the umask takes */
-    return status;
-}
-
-spec_status speci_writer_put(speci_writer *w, const void *data, size_t n)
-{
-    for (size_t done = 0; done < n;) {
-        const ssize_t put = write(w->fd, (const char *)data + done, n - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fail_errno(w->path, "cannot be written");
-        done += (size_t)put;
-    }
-    return SPEC_OK;
-}
-
-/* On the disk before it has the name: a machine that stops leaves one whole file or the other. */
-spec_status speci_writer_close(speci_writer *w, spec_status status)
-{
-    if (status == SPEC_OK && fsync(w->fd) != 0 && errno != EINVAL) status = fail_errno(w->path, "cannot be written");
-    if (close(w->fd) != 0 && status == SPEC_OK) status = fail_errno(w->path, "cannot be written");
-    if (w->partial && status == SPEC_OK && rename(w->partial, w->target) != 0) status = fail_errno(w->path, "cannot be replaced");
-    if (w->partial && status != SPEC_OK) (void)unlink(w->partial);
-    free_names(w);
-    return status;
-}
-
 bool speci_file_exists(const char *path)
 {
     struct stat st;
@@ -260,9 +169,10 @@ bool speci_file_exists(const char *path)
 spec_status speci_path_check(const char *path)
 {
     struct stat st;
+    if (!path[0]) return speci_fail(SPEC_E_INVALID, "a path is empty, expected the name of a file");
     if (stat(path, &st) == 0) return SPEC_OK;
     const bool nothing = errno == ENOENT || errno == ENOTDIR;
-    if (!nothing) return fail_errno(path, "cannot open");
+    if (!nothing) return speci_fail_errno(path, "cannot open");
     return lstat(path, &st) == 0 ? speci_fail(SPEC_E_IO, "%s: a link to what is not there", path) : SPEC_OK;
 }
 
@@ -309,7 +219,7 @@ static spec_status open_unnamed(speci_scratch *s)
         (void)snprintf(name, cap, "%s.%ld-%d.tmp", s->beside, (long)getpid(), i);
         s->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     }
-    const spec_status status = s->fd < 0 || unlink(name) != 0 ? fail_errno(s->beside, "cannot make a file beside it") : SPEC_OK;
+    const spec_status status = s->fd < 0 || unlink(name) != 0 ? speci_fail_errno(s->beside, "cannot make a file beside it") : SPEC_OK;
     speci_free(s->a, name);
     return status;
 }

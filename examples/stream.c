@@ -20,13 +20,15 @@ static int on_text(void *file, const char *text, size_t n_text, const int32_t *i
     return (void)ids, (void)n_ids, put(file, text, n_text) || fflush(file); /* 0: go on */
 }
 
-static int save(spec_session *session, int32_t seq, const char *path)
+static int save(spec_session *session, int32_t seq, const char *path) /* what was saved before stays until this is whole */
 {
-    FILE *file = fopen(path, "wb");
+    char part[4096];
+    FILE *file = snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part ? fopen(part, "wb") : NULL;
     const spec_status status = file ? spec_sequence_save(session, seq, put, file) : SPEC_OK;
-    if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());
-    if (!file || fclose(file) != 0) return perror(path), 0;
-    return status == SPEC_OK;
+    const int whole = file && fclose(file) == 0 && status == SPEC_OK && rename(part, path) == 0;
+    if (!whole) status != SPEC_OK ? (void)fprintf(stderr, "%s\n", spec_last_error()) : perror(path);
+    if (file && !whole) remove(part);
+    return whole;
 }
 
 int main(int argc, char **argv)
@@ -34,8 +36,7 @@ int main(int argc, char **argv)
     if (argc != 4) return fprintf(stderr, "usage: stream TARGET PROMPT FILE\n"), 2;
     spec_backend *backend = NULL; spec_model *target = NULL; spec_drafter *drafter = NULL; spec_session *session = NULL;
     spec_request request = SPEC_REQUEST_INIT; spec_result result = SPEC_RESULT_INIT;
-    FILE *file = fopen(argv[3], "rb");
-    pthread_t thread; int32_t seq; double sum = 0;
+    FILE *file = fopen(argv[3], "rb"); pthread_t thread; int32_t seq; double sum = 0;
     request.n_predict = -1, request.logprobs = 1, request.on_text = on_text, request.text_user_data = stdout;
     spec_status status = spec_backend_open(&backend, "cpu", NULL);
     if (status == SPEC_OK) status = spec_model_open(&target, backend, argv[1], NULL);

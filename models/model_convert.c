@@ -119,19 +119,19 @@ static spec_status put_name(conversion *k)
     return end > begin ? speci_gguf_put_text(&k->head, "general.name", begin, (size_t)(end - begin)) : SPEC_OK;
 }
 
+static void warn_unsaid(void *user_data, const char *text)
+{
+    const conversion *k = user_data;
+    speci_log(k->m->backend, SPEC_LOG_WARN, "%s: %s", k->m->path, text);
+}
+
 static spec_status put_tokenizer(conversion *k)
 {
     const int32_t n_vocab = (int32_t)json_integer_value(json_object_get(k->taken, "vocab_size"));
-    const char *first = "";
-    size_t n_first = 0;
     if (!k->tokenizer) return speci_gguf_put_text(&k->head, "tokenizer.ggml.model", "none", 4);
-    const size_t n = speci_tokenizer_n_unsaid(k->tokenizer, &first, &n_first);
-    if (n)
-        speci_log(k->m->backend, SPEC_LOG_WARN,
-                  "%s: %zu added token%s, \"%.*s\" first, take%s white space along or stand between words only "
-                  "(lstrip, rstrip, single_word): a GGUF file does not say so, and texts with them may get other ids",
-                  k->m->path, n, n == 1 ? "" : "s", n_first > 60 ? 60 : (int)n_first, first, n == 1 ? "s" : "");
-    return speci_tokenizer_put_gguf(&k->head, k->tokenizer, n_vocab);
+    SPEC_TRY(speci_tokenizer_put_gguf(&k->head, k->tokenizer, n_vocab));
+    speci_tokenizer_tell_unsaid(k->tokenizer, warn_unsaid, k);
+    return SPEC_OK;
 }
 
 static spec_status plan_directory(conversion *k)

@@ -86,6 +86,15 @@ check_own_verifier() {
     has out '^[3-9][0-9] tokens behind 24 steps$'
 }
 
+# Where saving fails, what was saved before stays.
+check_full_disk() {
+    cp "$1" "$work/before"
+    (trap '' XFSZ; ulimit -f 1; "$bin/stream" "$target" "$prompt" "$1" <<< "" 2>&1 || echo failed) | tail -n 1 > "$work/failed"
+    [ "$(cat "$work/failed")" = failed ] || fail "it is saved on a full disk: $(cat "$work/failed")"
+    cmp "$work/before" "$1" || fail "what was saved before is gone"
+    if [ -e "$1.part" ]; then fail "a part of it stays"; fi
+}
+
 # Stopped and taken up again, however often: the text and its log-probability are those of one go.
 check_stream() {
     local delay n=0 file=$work/sequence
@@ -102,6 +111,7 @@ check_stream() {
         sed -n '/^\[/p' "$work/err" >> "$work/parts.sum"
         if [ ! -e "$file" ]; then break; fi
         n=$((n + 1))
+        if [ $n = 1 ]; then check_full_disk "$file"; fi
     done
     [ $n -gt 0 ] || fail "nothing stopped it"
     if "$bin/stream" "$target" "$prompt" "$work/none/sequence" <<< "" > "$work/out" 2> "$work/err"; then fail "it is saved nowhere"; fi

@@ -13,7 +13,7 @@ typedef enum fault_kind {
     FAULT_PARENT,         /* a node's parent is another node of the same depth */
     FAULT_MASK,           /* the same, seen by attention alone */
     FAULT_CONV_TAP,       /* the convolution takes the rows before a row for its ancestors */
-    FAULT_SCAN_BRANCH,    /* the scan goes on from the node before instead of the parent; windowed: as FAULT_PARENT */
+    FAULT_SCAN_BRANCH,    /* the scan goes on from the node before instead of the parent; chunked: as FAULT_PARENT */
     FAULT_SCAN_SAVED,     /* recurrent: a state that the scan saved is overwritten by the next node's */
     FAULT_REPLAY,         /* the last node of an accepted path is replayed as the one before it */
     FAULT_REPLAY_SHORT,   /* the last node of an accepted path is not replayed */
@@ -23,9 +23,9 @@ typedef enum fault_kind {
     FAULT_PADDED_ROW,     /* prefill applies one padded row */
     FAULT_PARENT_VISITS,  /* as FAULT_PARENT, and the scan visits the wrong tree too */
     FAULT_SCAN_LOADED,    /* recurrent: the scan goes on from another saved state, or from the live one */
-    FAULT_RECENT,         /* windowed: the oldest of the recent tokens is forgotten */
-    FAULT_RECENT_PLACE,   /* windowed: when their positions end at an odd one, they lie one place late in the rings */
-    FAULT_FOLD,           /* windowed: a state with windows folded in is not stored */
+    FAULT_RECENT,         /* chunked: the oldest of the recent tokens is forgotten */
+    FAULT_RECENT_PLACE,   /* chunked: when their positions end at an odd one, they lie one place late in the recent-token buffers */
+    FAULT_FOLD,           /* chunked: a state with chunks folded in is not stored */
     FAULT_ROW_COUNT,      /* products depend on the number of rows: opening must fail */
     FAULT_SIBLINGS,       /* accept and accept_tree verify the first two candidates in the wrong order */
     FAULT_GROWN_TOKEN,    /* the last node that expand adds has another token */

@@ -110,7 +110,7 @@ static void add_conv(mini_model *m, spec_view u, int32_t channels, spec_view *y,
         .n_node = MINI_NODES, .y = *y, .act = SPEC_ACT_SILU };
 }
 
-static void add_rings(mini_model *m, spec_scan_args *a)
+static void add_recent(mini_model *m, spec_scan_args *a)
 {
     a->chunk = SPEC_CHUNK;
     a->n_recent_max = RING;
@@ -119,7 +119,7 @@ static void add_rings(mini_model *m, spec_scan_args *a)
     a->recent_dt = memory(m, TEST_SEQS * RING * M2_HEADS, SPEC_DTYPE_F32);
 }
 
-static void add_mamba2(mini_model *m, spec_view residual, spec_view normed, bool windowed)
+static void add_mamba2(mini_model *m, spec_view residual, spec_view normed, bool chunked)
 {
     spec_view in = rows(m, M2_IN, SPEC_DTYPE_F32), scanned = rows(m, M2_INNER, SPEC_DTYPE_F32), xbc;
     spec_view gated = rows(m, M2_INNER, m->dtype);
@@ -136,7 +136,7 @@ static void add_mamba2(mini_model *m, spec_view residual, spec_view normed, bool
         .state = memory(m, (size_t)TEST_SEQS * M2_INNER * M2_STATE, SPEC_DTYPE_F32),
         .cache_dt = memory(m, (size_t)TEST_SEQS * 2 * MINI_NODES * M2_HEADS, SPEC_DTYPE_F32), .n_node = MINI_NODES,
         .y = scanned };
-    if (windowed) add_rings(m, &m->ops[m->n_op - 1].u.scan);
+    if (chunked) add_recent(m, &m->ops[m->n_op - 1].u.scan);
     add(m, SPEC_OP_NORM)->u.norm = (spec_norm_args){ .dim = M2_INNER, .n_group = M2_GROUPS, .eps = 1e-5f, .x = scanned,
                                                      .weight = floats(m, M2_INNER, 0.5, 1.5),
                                                      .gate = columns(in, M2_CONV + M2_HEADS), .y = gated };

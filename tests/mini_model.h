@@ -1,7 +1,7 @@
 /* mini_model.h - a small hybrid network as a plan of operations, and the proof of path invariance over it.
  *
  * embed; attention (norm, qkv, rope_kv, attention, out); Mamba-2 (norm, in, conv, scan, gated norm, out) twice, with
- * the scan in the windowed and in the recurrent form; Mamba-1 (norm, in, conv, B and C and dt, scan, out); norm, head.
+ * the scan in the chunked and in the recurrent form; Mamba-1 (norm, in, conv, B and C and dt, scan, out); norm, head.
  * Weights are random; logits depend on the tokens of a path. */
 #ifndef SPEC_MINI_MODEL_H
 #define SPEC_MINI_MODEL_H

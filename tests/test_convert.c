@@ -454,11 +454,101 @@ static void flags_of_added_tokens(void **state)
         support_variant(from, DEMO_DRAFTER, &changed, 1);
         told[0] = '\0';
         OK(spec_model_convert(be, from, file, &p));
-        assert_int_equal(strstr(told, "1 added token, \"<|endoftext|>\" first, takes white space along") != NULL, i > 0);
+        assert_int_equal(strstr(told, "added tokens, \"<|endoftext|>\" among them: they take white space along") != NULL, i > 0);
         free(json);
         support_variant_remove(from);
     }
     spec_backend_close(be);
+}
+
+static void add_sentence(void *user_data, const char *text)
+{
+    char *all = user_data;
+    snprintf(all + strlen(all), 1000 - strlen(all), "%s\n", text);
+}
+
+#define ADDED(id, content, flags) "{\"id\": " #id ", \"content\": \"" content "\"" flags "}"
+#define NORMALIZED ", \"normalized\": true"
+#define BEGIN ADDED(640, "<|begin_of_text|>", SPECIAL) ", "
+#define RAW ", \"normalized\": false"
+#define SPECIAL ", \"special\": true"
+#define SPACE_MARK "\xE2\x96\x81"
+
+/* Added tokens that are pieces of the model, too, or that are looked for behind the normalizer. Where the file gives other ids, it was
+ * told; where nothing was told, the ids are the same. */
+static void added_tokens_unsaid(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    static const struct {
+        const char *from, *tokens;
+        const char *text, *told;          /* told NULL: the text has the same ids */
+    } cases[] = {
+        { "gpt2-style", ADDED(258, "he", ""), "he said the hen", NULL },
+        { "llama3-style", BEGIN ADDED(258, "he", ""), "he said the hen", NULL },
+        { "llama3-style", BEGIN ADDED(258, "he", SPECIAL), "he said the hen", NULL },
+        { "qwen2-style", ADDED(600, "\u00e9", NORMALIZED), "e\xCC\x81", "in normalised text" },
+        { "qwen2-style", ADDED(600, "word", NORMALIZED), "word\xCC\x81", "in normalised text" },
+        { "qwen2-style", ADDED(600, "|||MAIL|||", NORMALIZED), "a |||MAIL||| b", NULL },
+        { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "aid the", RAW), "he said the hen", "behind others" },
+        { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "xyz", RAW), "he said xyz", NULL },
+        { "bytes.model", "\"265\": " ADDED(265, "he", ""), "the", NULL },
+        { "bytes.model", "\"265\": " ADDED(265, "he", SPECIAL), "the hen", "pieces of the model, too" },
+        { "bytes.model", "\"267\": " ADDED(267, SPACE_MARK "the", ""), "the hen", "pieces of the model, too" },
+        { "bytes.model", "\"5\": " ADDED(5, SPACE_MARK SPACE_MARK, ""), "a  b   c", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char base[64], path[100], source[256], changes[400], all[1000] = "";
+        const bool spm = strstr(cases[i].from, ".model") != NULL;
+        snprintf(source, sizeof source, spm ? "%s/tokenizer_spm" : "%s/%s", spm ? SPEC_TEST_DIR : GOLDEN "/tokenizers", cases[i].from);
+        snprintf(changes, sizeof changes, spm ? "{\"added_tokens_decoder\": {%s}}" : "{\"added_tokens\": [%s]}", cases[i].tokens);
+        char *json = spm ? NULL : support_json_with(source, "tokenizer.json", changes);
+        const variant_file changed = { spm ? "tokenizer_config.json" : "tokenizer.json", spm ? changes : json };
+        support_variant(base, source, &changed, 1);
+        snprintf(path, sizeof path, "%s/%s", base, spm ? cases[i].from : "");
+        spec_tokenizer *t = NULL;
+        OK(spec_tokenizer_open(&t, path, NULL));
+        speci_tokenizer_tell_unsaid(t, add_sentence, all);
+        spec_tokenizer *g = written(t);
+        if (cases[i].told && !strstr(all, cases[i].told)) fail_msg("case %zu: told \"%s\"", i, all);
+        if (!cases[i].told && strstr(all, "normalised")) fail_msg("case %zu: told \"%s\"", i, all);
+        if (!cases[i].told) same_ids(t, g, cases[i].text, 0, cases[i].tokens);
+        if (!cases[i].told) same_ids(t, g, cases[i].text, SPEC_TOKEN_PARSE_SPECIAL, cases[i].tokens);
+        assert_int_equal(strstr(all, "gets a space in front") != NULL, spm);
+        spec_tokenizer_close(g);
+        spec_tokenizer_close(t);
+        free(json);
+        support_variant_remove(base);
+    }
+}
+
+/* Two tokens that are one string in normalised text would be one token of a file. */
+static void added_tokens_alike(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    static const char *const tokens[] = { ADDED(600, "e\\u0301", NORMALIZED) ", " ADDED(601, "\\u00e9", ""),
+                                          ADDED(600, "e\\u0301\\u0323", NORMALIZED) ", " ADDED(601, "e\\u0323\\u0301", NORMALIZED) };
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        char base[64], changes[400];
+        speci_gguf_head head;
+        snprintf(changes, sizeof changes, "{\"added_tokens\": [%s]}", tokens[i]);
+        char *json = support_json_with(GOLDEN "/tokenizers/qwen2-style", "tokenizer.json", changes);
+        const variant_file changed = { "tokenizer.json", json };
+        support_variant(base, GOLDEN "/tokenizers/qwen2-style", &changed, 1);
+        spec_tokenizer *t = NULL;
+        OK(spec_tokenizer_open(&t, base, NULL));
+        speci_gguf_head_begin(&head, NULL);
+        FAILS(speci_tokenizer_put_gguf(&head, t, 700), SPEC_E_UNSUPPORTED, "in normalised text");
+        speci_gguf_head_free(&head);
+        spec_tokenizer_close(t);
+        free(json);
+        support_variant_remove(base);
+    }
 }
 
 /* A whole model: the text that it goes on with, end tokens, chat template. */
@@ -588,7 +678,8 @@ static void refusals(void **state)
     refuse_changed("bamba", "{\"mamba_conv_bias\": false}", "mamba_conv_bias is false, for which GGUF files of granitehybrid have no key: they mean true");
     refuse_changed("qwen3", "{\"attention_bias\": true}", "attention_bias is true, for which GGUF files of qwen3 have no key: they mean false");
     refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], "
-                   "\"original_max_position_embeddings\": 32}}", "it cannot be written to GGUF, since a file of llama would say: ");
+                   "\"original_max_position_embeddings\": 32}}",
+                   "original_max_position_embeddings is 32, for which GGUF files of llama have no key: they mean 256");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(support_directory, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
@@ -700,6 +791,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits),
         cmocka_unit_test(flags_of_added_tokens),
+        cmocka_unit_test(added_tokens_unsaid),
+        cmocka_unit_test(added_tokens_alike),
         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);

@@ -162,7 +162,7 @@ static void long_prompts_are_refused(void **state)
         p.on_text = count_calls, p.text_user_data = &n_called;
         spec_result r = SPEC_RESULT_INIT;
         for (size_t n = 32; n <= 64; n += 16) {
-            FAILS(spec_generate_ids(o.s, &r, ids, n, &p), SPEC_E_FULL, "does not fit a context of 32");
+            FAILS(spec_generate_ids(o.s, &r, ids, n, &p), SPEC_E_FULL, "tokens does not fit a context of 32");
             assert_int_equal(r.n_ids, 0);
             spec_result_free(&r);
         }

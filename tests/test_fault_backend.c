@@ -49,12 +49,12 @@ static spec_backend *faulty_backend(spec_backend_ops *ops, fault_kind kind)
 /* In the order of visits: of scans in the recurrent form. */
 static bool is_of_visits(fault_kind kind) { return kind == FAULT_SCAN_SAVED || kind == FAULT_SCAN_LOADED; }
 
-/* Whole models that meet the fault: those with attention, with a convolution, with a scan (or one that is windowed). */
+/* Whole models that meet the fault: those with attention, with a convolution, with a scan (or one that is chunked). */
 static bool has_its_place(fault_kind kind, const char *model)
 {
     const bool attends = strstr(model, "mistral") || strstr(model, "bamba") || strstr(model, "lfm2");
     const bool convolves = !strstr(model, "mistral"), scans = convolves && !strstr(model, "lfm2");
-    const bool windowed = strstr(model, "mamba2") || strstr(model, "bamba");
+    const bool chunked = strstr(model, "mamba2") || strstr(model, "bamba");
     switch (kind) {
     case FAULT_MASK:
     case FAULT_KV_SLOT:
@@ -67,7 +67,7 @@ static bool has_its_place(fault_kind kind, const char *model)
     case FAULT_PADDED_ROW: return convolves;
     case FAULT_RECENT:
     case FAULT_RECENT_PLACE:
-    case FAULT_FOLD: return windowed;
+    case FAULT_FOLD: return chunked;
     default: return scans;
     }
 }

@@ -73,6 +73,50 @@ static void replaces_its_own_kind(void **state)
     assert_false(speci_dir_has_ending(dir, ".part"));
 }
 
+/* What a writer that was killed has left is removed by the next one of that file; what another writer is at work on is not. */
+static void what_was_left(void **state)
+{
+    (void)state;
+    speci_writer one, other;
+    put("a.123456.part", "NE"), put("a.123456.7.part", "NEW"), put("a.text.part", "a download"), put("b.1.part", "of another");
+    OK(speci_writer_open(&one, in_dir("a"), "NEW", &speci_malloc));
+    char *first = strdup(one.partial);
+    OK(speci_writer_open(&other, in_dir("a"), "NEW", &speci_malloc));
+    assert_string_not_equal(first, other.partial);
+    assert_int_equal(access(first, F_OK), 0);
+    OK(speci_writer_put(&one, "NEW one", 7));
+    OK(speci_writer_put(&other, "NEW other", 9));
+    OK(speci_writer_close(&one, SPEC_OK));
+    expect_text("a", "NEW one");
+    OK(speci_writer_close(&other, SPEC_OK));
+    expect_text("a", "NEW other");
+    assert_int_equal(access(in_dir("a.123456.part"), F_OK), -1);
+    assert_int_equal(access(in_dir("a.123456.7.part"), F_OK), -1);
+    expect_text("a.text.part", "a download");
+    expect_text("b.1.part", "of another");
+    remove(in_dir("a.text.part")), remove(in_dir("b.1.part"));
+    free(first);
+}
+
+/* No name at all is said in words, whoever reads or writes. */
+static void empty_paths(void **state)
+{
+    (void)state;
+    spec_tokenizer *t = NULL;
+    spec_drafter *d = NULL;
+    speci_file file;
+    FAILS(speci_file_map(&file, ""), SPEC_E_INVALID, "a path is empty");
+    FAILS(speci_writer_check("", "NEW"), SPEC_E_INVALID, "a path is empty");
+#ifndef SPEC_NO_TOKENIZER
+    FAILS(spec_tokenizer_open(&t, "", NULL), SPEC_E_INVALID, "a path is empty");
+#endif
+    OK(spec_drafter_open(&d, "trie", NULL));
+    FAILS(spec_drafter_save(d, ""), SPEC_E_INVALID, "a path is empty");
+    FAILS(spec_drafter_load(d, ""), SPEC_E_INVALID, "a path is empty");
+    spec_drafter_close(d);
+    (void)t;
+}
+
 static void keeps_other_files(void **state)
 {
     (void)state;
@@ -146,6 +190,8 @@ static void public_calls(void **state)
     put("b", "GGUF of another program");
     FAILS(spec_cost_save(&costs, in_dir("b")), SPEC_E_INVALID, "it is not replaced");
     expect_text("b", "GGUF of another program");
+    put("b", "{\n  \"model_type\": \"llama\"\n}");
+    FAILS(spec_cost_save(&costs, in_dir("b")), SPEC_E_INVALID, "it is not replaced");
     OK(spec_cost_save(&costs, in_dir("c")));
     OK(spec_cost_save(&costs, in_dir("c")));
     spec_drafter_close(trie);
@@ -156,7 +202,8 @@ static void public_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_DIR(replaces_its_own_kind), IN_DIR(keeps_other_files), IN_DIR(links_stay), IN_DIR(pipes_are_written), IN_DIR(public_calls),
+        IN_DIR(replaces_its_own_kind), IN_DIR(what_was_left), IN_DIR(empty_paths), IN_DIR(keeps_other_files),
+        IN_DIR(links_stay), IN_DIR(pipes_are_written), IN_DIR(public_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,7 +174,10 @@ static const rope_case rope_cases[] = {
       MODEL_ROPE_LINEAR },
     { "{\"rotary_pct\":0.5,\"partial_rotary_factor\":0.5}", &neox, NULL, 10000, 0.5, MODEL_ROPE_DEFAULT },
     { "{\"partial_rotary_factor\":0.5}", &neox, NULL, 10000, 0.5, MODEL_ROPE_DEFAULT },
-    { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", &whole, "original_max_position_embeddings is missing", 0, 0, 0 },
+    { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", &whole, "max_position_embeddings is missing", 0, 0, 0 },
+    { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2},\"max_position_embeddings\":64}", &whole, NULL, 10000, 1, MODEL_ROPE_YARN },
+    { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":64},"
+      "\"original_max_position_embeddings\":32}", &whole, "original_max_position_embeddings is 32, but the same key of the object", 0, 0, 0 },
     { "{\"rope_scaling\":{\"type\":\"default\",\"factor\":4}}", &whole, "rope_scaling.factor is 4", 0, 0, 0 },
     { "{\"rotary_pct\":0.5,\"partial_rotary_factor\":0.25}", &neox, "partial_rotary_factor is 0.25", 0, 0, 0 },
     { "{\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2}}", &whole, NULL, 10000, 1, MODEL_ROPE_DYNAMIC },

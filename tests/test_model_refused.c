@@ -194,6 +194,8 @@ static void families(void **state)
         { "llama2", "{\"model_type\": \"x\", \"text_config\": {\"model_type\": \"y\", \"num_experts\": 4}}",
           "it wraps a text model of model_type y (text_config) that needs mixtures of experts, which is not supported" },
         { "llama2", "{\"model_type\": \"rwkv\", \"rescale_every\": 6}", "it needs time mixing (RWKV)" },
+        { "falcon", "{\"model_type\": \"RefinedWebModel\"}", "it is an older name of falcon: take the config.json that the model has today" },
+        { "falcon", "{\"model_type\": \"RefinedWeb\", \"alibi\": true}", "it needs linear position biases" },
         { "llama2", "{\"model_type\": \"persimmon\"}", "docs/adding-a-model.md says how a family is added" },
         { "llama2", "{\"model_type\": \"t5\", \"is_encoder_decoder\": true}", "it needs encoder-decoder models" },
         { "llama2", "{\"model_type\": \"bloom\", \"alibi\": true}", "it needs linear position biases" },

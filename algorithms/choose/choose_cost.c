@@ -102,7 +102,7 @@ static spec_status check_profile(const spec_cost_profile *p, spec_status code, c
 
 /* {"spec_cost_profile": 1, "target": {"n_node": [1, 8], "ms": [10.5, 11.25]}, "draft": {"n_node": [], "ms": []},
  *  "sequences": {"n_node": [], "ms": []}}    older files have no "sequences" */
-static const char version_key[] = "spec_cost_profile";
+static const char version_key[] = "spec_cost_profile", begin[] = "{\"spec_cost_prof"; /* another JSON file is not replaced */
 enum { VERSION = 1, MAX_FILE = 1 << 16, DIGITS = 9 }; /* nine digits give a float back */
 
 static json_t *table_to_json(const spec_cost_table *t)
@@ -122,7 +122,7 @@ static spec_status write_text(const char *path, char *text)
 {
     speci_writer w;
     if (!text) return speci_fail(SPEC_E_NOMEM, "%s: no memory for the costs", path);
-    spec_status status = speci_writer_open(&w, path, "{", NULL);
+    spec_status status = speci_writer_open(&w, path, begin, NULL);
     if (status == SPEC_OK) status = speci_writer_close(&w, speci_writer_put(&w, text, strlen(text)));
     free(text);
     return status;
@@ -141,7 +141,7 @@ spec_status spec_cost_save(const spec_cost_profile *profile, const char *path)
     json_decref(draft);
     json_decref(many);
     if (!root) return speci_fail(SPEC_E_NOMEM, "%s: no memory for the costs", path);
-    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(DIGITS));
+    char *text = json_dumps(root, JSON_REAL_PRECISION(DIGITS));
     json_decref(root);
     return write_text(path, text);
 }

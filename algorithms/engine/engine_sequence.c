@@ -2,6 +2,7 @@
 #include "algorithms/engine/engine.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out)
@@ -16,9 +17,10 @@ static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_
 {
     const size_t most = (size_t)(s->n_ctx ? s->n_ctx : INT32_MAX);
     if (n < 1) return speci_fail(SPEC_E_INVALID, "a prompt needs at least one token");
+    char behind[32] = "";
+    if (n_ids > 0) snprintf(behind, sizeof behind, " behind %d others", n_ids);
     if (n >= most - (size_t)n_ids)
-        return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens behind %d does not fit a context of %d with room for one more", n, n_ids,
-                          s->n_ctx);
+        return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens%s does not fit a context of %zu with room for one more", n, behind, most);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= s->target->n_vocab)
             return speci_fail(SPEC_E_INVALID, "prompt token %zu is %d, not in the vocabulary of %d ids", i, ids[i],

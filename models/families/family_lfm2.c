@@ -116,6 +116,7 @@ static spec_status read_config(model_config *c, lfm2 *s)
     SPEC_TRY(read_inner(c, t));
     SPEC_TRY(speci_transformer_read_heads(c, t, &heads));
     SPEC_TRY(speci_rope_read(c, &t->rope, &rope));
+    t->n_ctx = speci_rope_context(&t->rope, t->n_ctx);
     SPEC_TRY(read_unread(c, s));
     return read_layers(c, s);
 }

@@ -56,11 +56,22 @@ spec_status speci_family_check_class(const model_config *config)
     return SPEC_OK;
 }
 
+/* Names that a supported family had in its first files, whose keys had other names, too. */
+static const char *newer_name(const json_t *model_type)
+{
+    static const char *const names[][2] = { { "RefinedWeb", "falcon" }, { "RefinedWebModel", "falcon" } };
+    const char *type = json_string_value(model_type);
+    for (size_t i = 0; type && i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i][0], type) == 0) return names[i][1];
+    return NULL;
+}
+
 /* What it would need, and what to do. */
 static void tell_why(char *out, size_t cap, const model_config *config)
 {
     const json_t *inner = json_object_get(config->root, "text_config");
     const char *type = json_string_value(json_object_get(inner, "model_type"));
+    const char *newer = newer_name(json_object_get(config->root, "model_type"));
     char missing[256];
     speci_config_missing(json_is_object(inner) ? inner : config->root, missing, sizeof missing);
     if (json_is_object(inner))
@@ -68,6 +79,8 @@ static void tell_why(char *out, size_t cap, const model_config *config)
                  missing[0] ? " that needs " : "", missing, missing[0] ? ", which is not supported" : ": save that alone");
     else if (missing[0])
         snprintf(out, cap, "; it needs %s, which is not supported", missing);
+    else if (newer)
+        snprintf(out, cap, "; it is an older name of %s: take the config.json that the model has today, which says %s", newer, newer);
     else
         snprintf(out, cap, "; docs/adding-a-model.md says how a family is added");
 }

@@ -60,7 +60,7 @@ static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1
 static spec_status read_yarn(model_config *o, model_rope *r)
 {
     double mscale, all_dim;
-    SPEC_TRY(speci_config_number(o, &r->original_max_position, "original_max_position_embeddings", 1, 1e9));
+    SPEC_TRY(speci_config_number_or(o, &r->original_max_position, "original_max_position_embeddings", 0, 1, 1e9));
     SPEC_TRY(speci_config_number_or(o, &r->beta_fast, "beta_fast", 32, 1e-3, 1e6));
     SPEC_TRY(speci_config_number_or(o, &r->beta_slow, "beta_slow", 1, 1e-3, 1e6));
     SPEC_TRY(speci_config_bool_or(o, &r->truncate, "truncate", true));
@@ -105,7 +105,7 @@ static spec_status read_scaling(model_config *o, model_rope *r)
     if (r->type == MODEL_ROPE_YARN) return read_yarn(o, r);
     SPEC_TRY(speci_config_number(o, &r->low_freq_factor, "low_freq_factor", 1e-3, 1e6));
     SPEC_TRY(speci_config_number(o, &r->high_freq_factor, "high_freq_factor", 1e-3, 1e6));
-    SPEC_TRY(speci_config_number(o, &r->original_max_position, "original_max_position_embeddings", 1, 1e9));
+    SPEC_TRY(speci_config_number_or(o, &r->original_max_position, "original_max_position_embeddings", 0, 1, 1e9));
     if (r->low_freq_factor >= r->high_freq_factor)
         return speci_fail(SPEC_E_FORMAT, "%s: %slow_freq_factor is %g, expected less than high_freq_factor, %g",
                           o->file, o->in, r->low_freq_factor, r->high_freq_factor);
@@ -160,20 +160,38 @@ static spec_status add_partial(model_config *c, model_rope *r, const model_rope_
     return SPEC_OK;
 }
 
-/* The original length: the top-level key wins in the class; here what both say must agree. Then the attention factor,
- * sqrt(1 + ln(factor) / ln(original length)). */
-static spec_status finish_longrope(model_config *c, model_rope *r, const model_rope_keys *keys)
+static bool has_original(const model_rope *r)
+{
+    return r->type == MODEL_ROPE_LLAMA3 || r->type == MODEL_ROPE_YARN || r->type == MODEL_ROPE_LONGROPE;
+}
+
+/* Where nobody says the original length, it is the length. */
+static spec_status default_original(model_config *c, model_rope *r)
+{
+    if (!has_original(r) || r->original_max_position > 0) return SPEC_OK;
+    return speci_config_number(c, &r->original_max_position, "max_position_embeddings", 2, 1e9);
+}
+
+/* The top-level key wins in the class; here what both say must agree. */
+static spec_status find_original(model_config *c, model_rope *r, const model_rope_keys *keys)
 {
     static const char key[] = "original_max_position_embeddings";
-    double top, longest;
+    double top;
+    if (!has_original(r)) return SPEC_OK;
     SPEC_TRY(speci_config_number_or(c, &top, key, keys->original_default, 2, 1e9));
     if (top > 0 && r->original_max_position > 0 && top != r->original_max_position)
         return contradiction(c, key, top, "the same key of the object", r->original_max_position);
     if (top > 0) r->original_max_position = top;
-    if (r->original_max_position == 0) return speci_config_number(c, &top, key, 2, 1e9); /* says that it is missing */
+    return default_original(c, r);
+}
+
+/* The attention factor is sqrt(1 + ln(factor) / ln(original length)). */
+static spec_status finish_longrope(model_config *c, model_rope *r)
+{
+    double longest;
     SPEC_TRY(speci_config_number(c, &longest, "max_position_embeddings", 1, INT32_MAX));
     if (r->factor == 0) r->factor = longest / r->original_max_position;
-    speci_config_note(c, key, json_integer((json_int_t)r->original_max_position));
+    speci_config_note(c, "original_max_position_embeddings", json_integer((json_int_t)r->original_max_position));
     if (r->attention_factor == 0)
         r->attention_factor = r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log(r->original_max_position));
     return SPEC_OK;
@@ -245,7 +263,8 @@ spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_k
     const spec_status status = read_object(&object, out);
     speci_config_close(&object);
     SPEC_TRY(status);
-    if (out->type == MODEL_ROPE_LONGROPE) SPEC_TRY(finish_longrope(c, out, keys));
+    SPEC_TRY(find_original(c, out, keys));
+    if (out->type == MODEL_ROPE_LONGROPE) SPEC_TRY(finish_longrope(c, out));
     SPEC_TRY(add_theta(c, out, keys->theta));
     if (strcmp(keys->theta, "rope_theta") != 0) SPEC_TRY(add_theta(c, out, "rope_theta"));
     if (isnan(out->theta)) out->theta = keys->theta_default > 0 ? keys->theta_default : THETA_DEFAULT;
@@ -255,7 +274,8 @@ spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_k
 }
 
 /* An object for one kind of layer. */
-static spec_status read_kind(model_config *both, model_rope *out, const char *kind, const model_rope_keys *keys, double theta)
+static spec_status read_kind(model_config *c, model_config *both, model_rope *out, const char *kind, const model_rope_keys *keys,
+                             double theta)
 {
     model_config object;
     *out = (model_rope){ 0 };
@@ -268,15 +288,15 @@ static spec_status read_kind(model_config *both, model_rope *out, const char *ki
                           speci_rope_type_name(out));
     if (isnan(out->theta)) out->theta = theta;
     if (isnan(out->partial)) out->partial = keys->partial_default;
-    return SPEC_OK;
+    return default_original(c, out);
 }
 
 static double theta_or_default(double theta) { return theta > 0 ? theta : THETA_DEFAULT; }
 
-static spec_status read_by_kind(model_config *both, model_rope *full, model_rope *sliding, const model_rope_keys *keys)
+static spec_status read_by_kind(model_config *c, model_config *both, model_rope *full, model_rope *sliding, const model_rope_keys *keys)
 {
-    SPEC_TRY(read_kind(both, full, "full_attention", keys, theta_or_default(keys->theta_default)));
-    SPEC_TRY(read_kind(both, sliding, "sliding_attention", keys,
+    SPEC_TRY(read_kind(c, both, full, "full_attention", keys, theta_or_default(keys->theta_default)));
+    SPEC_TRY(read_kind(c, both, sliding, "sliding_attention", keys,
                        keys->sliding_default > 0 ? keys->sliding_default : theta_or_default(keys->theta_default)));
     return speci_config_all_known(both);
 }
@@ -287,7 +307,7 @@ spec_status speci_rope_read_two(model_config *c, model_rope *full, model_rope *s
     if (json_object_get(by_kind, "full_attention") || json_object_get(by_kind, "sliding_attention")) {
         model_config both;
         SPEC_TRY(speci_config_child(c, &both, "rope_parameters"));
-        const spec_status status = read_by_kind(&both, full, sliding, keys);
+        const spec_status status = read_by_kind(c, &both, full, sliding, keys);
         speci_config_close(&both);
         SPEC_TRY(status);
         note(c, full);
@@ -317,8 +337,8 @@ void speci_rope_gains(const model_rope *rope, double *score, double *turned, int
     *turned = whole ? 1 : factor;
 }
 
-int32_t speci_rope_positions(const model_rope *rope)
+int32_t speci_rope_context(const model_rope *rope, int32_t n_ctx)
 {
-    if (rope->type != MODEL_ROPE_YARN) return 0;
-    return (int32_t)fmin(rope->original_max_position * rope->factor, INT32_MAX);
+    if (rope->type != MODEL_ROPE_YARN) return n_ctx;
+    return (int32_t)fmax(fmin(rope->original_max_position * rope->factor, INT32_MAX), n_ctx);
 }

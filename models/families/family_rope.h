@@ -49,8 +49,8 @@ spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head
 /* Queries and keys each have the attention factor where they turn: what scores are multiplied by, if whole heads turn, else the
  * dimensions that do. */
 void speci_rope_gains(const model_rope *rope, double *score, double *turned, int32_t n_rot, int32_t head_dim);
-/* Positions that the scaling is made for; 0: nothing is said of that. */
-int32_t speci_rope_positions(const model_rope *rope);
+/* The context of a model whose config says n_ctx: the positions that a scaling is made for, since files keep the length before it. */
+int32_t speci_rope_context(const model_rope *rope, int32_t n_ctx);
 /* freq [n_rot / 2]: radians per position. */
 spec_status speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot, const char *file);
 /* The longest sequences that those are for, and the frequencies of longer ones, of all their positions; 0: all lengths. */

@@ -65,8 +65,7 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", d->tied));
     SPEC_TRY(read_activation(c, &out->act, d->act ? d->act : "silu"));
     SPEC_TRY(d->two_ropes ? speci_rope_read_two(c, &out->rope, &out->rope_sliding, &d->rope) : speci_rope_read(c, &out->rope, &d->rope));
-    const int32_t n_scaled = speci_rope_positions(&out->rope); /* files keep the length before the scaling */
-    if (n_scaled > out->n_ctx) out->n_ctx = n_scaled;
+    out->n_ctx = speci_rope_context(&out->rope, out->n_ctx);
     return SPEC_OK;
 }
 

@@ -160,6 +160,7 @@ spec_status speci_gguf_pre_of(const char **out, bool *prefix_space, const spec_t
 typedef struct token_list {
     const speci_gguf *g;
     const speci_gguf_value *tokens, *types, *scores;
+    const spec_allocator *a;
 } token_list;
 
 static spec_status find_tokens(token_list *l, const speci_gguf *g)
@@ -219,7 +220,7 @@ static spec_status no_memory(const token_list *l) { return speci_fail(SPEC_E_NOM
 
 typedef struct bpe_tokens {
     json_t *vocab, *added;
-    bool whole_first; /* what is added is not in the vocabulary */
+    json_t *apart; /* where a split that is a token is that token: strings of added ones, which text is not; else NULL */
 } bpe_tokens;
 
 static spec_status put_token(const token_list *l, const bpe_tokens *to, const char *s, size_t n, uint64_t id)
@@ -228,7 +229,7 @@ static spec_status put_token(const token_list *l, const bpe_tokens *to, const ch
     const bool is_added = type == SPM_CONTROL || type == SPM_UNKNOWN || type == SPM_USER_DEFINED;
     if (type == SPM_UNUSED) return SPEC_OK; /* rows of the table that no token has */
     json_t *text = n && !memchr(s, 0, n) ? json_stringn(s, n) : NULL;
-    if (!text || type == 0 || json_object_getn(to->vocab, s, n)) {
+    if (!text || type == 0 || json_object_getn(to->vocab, s, n) || json_object_getn(to->apart, s, n)) {
         json_decref(text);
         return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.tokens: token %llu is empty, not UTF-8, there twice, or of a type that is not "
                           "known", l->g->file, (unsigned long long)id);
@@ -238,7 +239,8 @@ static spec_status put_token(const token_list *l, const bpe_tokens *to, const ch
         good = json_array_append_new(to->added, json_pack("{s:I, s:O, s:b, s:b}", "id", (json_int_t)id, "content", text, "special",
                                                           type != SPM_USER_DEFINED, "normalized", 0)) == 0;
     json_decref(text);
-    if (!is_added || !to->whole_first) good = good && json_object_setn_new(to->vocab, s, n, json_integer((json_int_t)id)) == 0;
+    json_t *strings = is_added && to->apart ? to->apart : to->vocab;
+    good = good && json_object_setn_new(strings, s, n, json_integer((json_int_t)id)) == 0;
     return good ? SPEC_OK : no_memory(l);
 }
 
@@ -250,6 +252,41 @@ static spec_status put_tokens(const token_list *l, const bpe_tokens *to)
         SPEC_TRY(put_token(l, to, s, n, id));
     }
     return SPEC_OK;
+}
+
+static bool keep_piece(const bpe_tokens *to, const char *s, size_t n)
+{
+    json_t *id = json_object_getn(to->apart, s, n);
+    return !id || json_object_setn(to->vocab, s, n, id) == 0;
+}
+
+/* Added tokens that a merge needs or makes are pieces of the model, too. */
+static spec_status keep_pieces(const token_list *l, const bpe_tokens *to, const speci_gguf_value *merges)
+{
+    size_t at = 0, n;
+    speci_buf joined = { .a = l->a };
+    spec_status status = SPEC_OK;
+    for (uint64_t i = 0; i < merges->n && status == SPEC_OK && json_object_size(to->apart) > 0; i++) {
+        const char *s = speci_gguf_next(merges, &at, &n), *space = n ? memchr(s + 1, ' ', n - 1) : NULL;
+        if (!space) continue; /* no merge: reading it will say so */
+        const size_t left = (size_t)(space - s), right = n - left - 1;
+        joined.n = 0;
+        status = speci_buf_add(&joined, s, left);
+        if (status == SPEC_OK) status = speci_buf_add(&joined, space + 1, right);
+        if (status == SPEC_OK && !(keep_piece(to, s, left) && keep_piece(to, space + 1, right) && keep_piece(to, joined.data, joined.n)))
+            status = no_memory(l);
+    }
+    speci_buf_free(&joined);
+    return status;
+}
+
+static spec_status put_pieces(const token_list *l, bpe_tokens *to, const speci_gguf_value *merges, bool whole_first)
+{
+    if (whole_first && !(to->apart = json_object())) return no_memory(l);
+    spec_status status = put_tokens(l, to);
+    if (status == SPEC_OK && to->apart) status = keep_pieces(l, to, merges);
+    json_decref(to->apart);
+    return status;
 }
 
 static json_t *split_by(const char *pattern)
@@ -281,7 +318,7 @@ static spec_status bpe_root(const token_list *l, json_t *root, const pre_row *pr
     bool good = json_object_set_new(root, "model", model) == 0;
     good = json_object_set_new(root, "added_tokens", added) == 0 && good; /* it is taken over in either case */
     if (!good) return no_memory(l);
-    SPEC_TRY(put_tokens(l, &(bpe_tokens){ json_object_get(model, "vocab"), added, pre->whole_first }));
+    SPEC_TRY(put_pieces(l, &(bpe_tokens){ json_object_get(model, "vocab"), added, NULL }, merges, pre->whole_first));
     json_t *list = speci_gguf_json(merges);
     if (!list) return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.merges is not UTF-8, or there is no memory for it", l->g->file);
     good = json_object_set_new(model, "merges", list) == 0;
@@ -365,6 +402,7 @@ spec_status speci_tokenizer_read_gguf(spec_tokenizer *t, const speci_gguf *g)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tokenizer.ggml.model is \"%.*s\", expected gpt2 or llama: give a tokenizer of its own",
                           g->file, n > 60 ? 60 : (int)n, model);
     SPEC_TRY(find_tokens(&l, g));
+    l.a = &t->allocator;
     SPEC_TRY(gpt2 ? read_gpt2(t, &l) : read_llama(t, &l));
     if (!gpt2) t->said.bos = 1, t->said.eos = 2;
     SPEC_TRY(id_of(&l, "tokenizer.ggml.bos_token_id", &t->said.bos));

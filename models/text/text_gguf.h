@@ -13,9 +13,11 @@
 spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t, int32_t n_vocab);
 /* The id that it puts in front of a text; -1 = none. */
 int32_t speci_tokenizer_first(const spec_tokenizer *t);
-/* How many added tokens take white space with them, or are found between words alone, which such a file does not say; the string of the
- * first, borrowed. */
-size_t speci_tokenizer_n_unsaid(const spec_tokenizer *t, const char **first, size_t *n_first);
+/* Is the id a piece of a SentencePiece model that its users defined, which is taken whole before anything is merged? */
+bool speci_gguf_is_own(const spec_tokenizer *t, int32_t id);
+/* Tells, a sentence at a time, what such a file does not say of t, so that texts get other ids (text_gguf_unsaid.c). */
+typedef void speci_unsaid_fn(void *user_data, const char *text);
+void speci_tokenizer_tell_unsaid(const spec_tokenizer *t, speci_unsaid_fn *tell, void *user_data);
 
 /* The words of tokenizer.ggml.pre that stand for the splits of t's tokenizer.json (text_gguf.c). */
 spec_status speci_gguf_pre_of(const char **out, bool *prefix_space, const spec_tokenizer *t);

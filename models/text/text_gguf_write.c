@@ -7,10 +7,11 @@
 
 #include "models/text/text_gguf.h"
 
-static bool is_user_defined(const spec_tokenizer *t, const char *s, size_t n, int32_t id)
+bool speci_gguf_is_own(const spec_tokenizer *t, int32_t id)
 {
-    size_t index = 0, len = 0;
-    return speci_trie_longest(&t->bpe.user_defined, s, n, &index, &len) && len == n && index == (size_t)id;
+    size_t index = 0, len = 0, n;
+    const char *s = speci_vocab_string(&t->vocab, id, &n);
+    return s && speci_trie_longest(&t->bpe.user_defined, s, n, &index, &len) && len == n && index == (size_t)id;
 }
 
 static bool is_byte(const spec_tokenizer *t, int32_t id)
@@ -20,18 +21,16 @@ static bool is_byte(const spec_tokenizer *t, int32_t id)
     return false;
 }
 
-/* An added token; of a SentencePiece model a piece of its own may be one, too. */
-static int added_type(const speci_added *added) { return added->special ? SPM_CONTROL : SPM_USER_DEFINED; }
-
-static int type_of(const spec_tokenizer *t, int32_t id, const char *s, size_t n)
+/* What the model takes whole itself stays so where it was added, too: it is found in normalised text. */
+static int type_of(const spec_tokenizer *t, int32_t id, const char *s)
 {
     const speci_added *added = speci_added_of_id(&t->added, id);
     if (!s) return SPM_UNUSED;
     if (t->spm && id == t->bpe.unk) return SPM_UNKNOWN;
-    if (added) return added_type(added);
+    if (t->spm && speci_gguf_is_own(t, id)) return SPM_USER_DEFINED;
+    if (added) return added->special ? SPM_CONTROL : SPM_USER_DEFINED;
     if (!t->spm) return SPM_NORMAL;
     if (is_byte(t, id)) return SPM_BYTE;
-    if (is_user_defined(t, s, n, id)) return SPM_USER_DEFINED;
     return t->bpe.rank[id] == UINT32_MAX ? SPM_UNUSED : SPM_NORMAL;
 }
 
@@ -39,7 +38,7 @@ static int type_of(const spec_tokenizer *t, int32_t id, const char *s, size_t n)
 static float score_of(const spec_tokenizer *t, int32_t id, int type)
 {
     if (id >= speci_vocab_n_id(&t->vocab)) return SPECI_ADDED_SCORE;
-    if (type == SPM_USER_DEFINED && speci_added_of_id(&t->added, id)) return SPECI_ADDED_SCORE;
+    if (type == SPM_USER_DEFINED && !speci_gguf_is_own(t, id)) return SPECI_ADDED_SCORE;
     if (t->bpe.rank[id] == UINT32_MAX) return 0.0f;
     const float score = -(float)t->bpe.rank[id];
     return score == SPECI_ADDED_SCORE && type == SPM_USER_DEFINED ? score - 0.5f : score;
@@ -58,7 +57,7 @@ static spec_status put_tokens(speci_gguf_head *h, const spec_tokenizer *t, int32
     SPEC_TRY(speci_gguf_put_array(h, "tokenizer.ggml.token_type", SPECI_GGUF_I32, (uint64_t)n_vocab));
     for (int32_t id = 0; id < n_vocab; id++) {
         const char *s = speci_tokenizer_string(t, id, &n);
-        const int32_t type = type_of(t, id, s, n);
+        const int32_t type = type_of(t, id, s);
         SPEC_TRY(speci_gguf_put_element(h, &type, sizeof type));
     }
     return SPEC_OK;
@@ -70,7 +69,7 @@ static spec_status put_scores(speci_gguf_head *h, const spec_tokenizer *t, int32
     for (int32_t id = 0; id < n_vocab; id++) {
         size_t n;
         const char *s = speci_tokenizer_string(t, id, &n);
-        const float score = score_of(t, id, type_of(t, id, s, n));
+        const float score = score_of(t, id, type_of(t, id, s));
         SPEC_TRY(speci_gguf_put_element(h, &score, sizeof score));
     }
     return SPEC_OK;
@@ -141,11 +140,33 @@ static spec_status put_llama(speci_gguf_head *h, const spec_tokenizer *t, int32_
     return speci_gguf_put_whole(h, "tokenizer.ggml.unknown_token_id", (uint32_t)t->bpe.unk);
 }
 
+/* A token that is looked for in normalised text is written in that form, which another token may have. */
+static spec_status check_strings(const spec_tokenizer *t)
+{
+    const speci_added *all = (const speci_added *)(const void *)t->added.items.data;
+    spec_status status = SPEC_OK;
+    speci_vocab seen;
+    speci_vocab_init(&seen, &t->allocator);
+    for (size_t i = 0; i < t->added.items.n / sizeof *all && status == SPEC_OK; i++) {
+        const char *shown = t->added.text.data + all[i].shown_offset;
+        const size_t n = all[i].n_shown;
+        if (all[i].shown_offset == all[i].offset) continue;
+        const int32_t other = speci_tokenizer_find(t, shown, n), again = speci_vocab_find(&seen, shown, n);
+        if ((other >= 0 && other != all[i].id) || again >= 0)
+            status = speci_fail(SPEC_E_UNSUPPORTED, "%s: tokens %d and %d are both \"%.*s\" in normalised text: a GGUF file has each "
+                                "string once", t->path, again >= 0 ? again : other, all[i].id, n > 60 ? 60 : (int)n, shown);
+        else status = speci_vocab_add(&seen, shown, n, all[i].id);
+    }
+    speci_vocab_free(&seen);
+    return status;
+}
+
 spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t, int32_t n_vocab)
 {
     if (t->n_vocab > n_vocab)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the tokenizer has ids up to %d, but the model %d rows: "
-                          "a GGUF file has as many tokens as rows", t->path, t->n_vocab - 1, n_vocab);
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the tokenizer has ids up to %d, but the model %d rows: a GGUF file has as many tokens as "
+                          "rows", t->path, t->n_vocab - 1, n_vocab);
+    SPEC_TRY(check_strings(t));
     SPEC_TRY(t->spm ? put_llama(h, t, n_vocab) : put_gpt2(h, t, n_vocab));
     SPEC_TRY(speci_gguf_put_flag(h, "tokenizer.ggml.add_bos_token", t->before.n > 0));
     SPEC_TRY(speci_gguf_put_flag(h, "tokenizer.ggml.add_eos_token", t->after.n > 0));
@@ -156,16 +177,4 @@ spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t
 int32_t speci_tokenizer_first(const spec_tokenizer *t)
 {
     return t->before.n ? speci_buf_ids(&t->before)[0] : -1;
-}
-
-size_t speci_tokenizer_n_unsaid(const spec_tokenizer *t, const char **first, size_t *n_first)
-{
-    const speci_added *all = (const speci_added *)(const void *)t->added.items.data;
-    const size_t n_all = t->added.items.n / sizeof *all;
-    size_t n = 0;
-    for (size_t i = 0; i < n_all; i++) {
-        if (!all[i].lstrip && !all[i].rstrip && !all[i].single_word) continue;
-        if (n++ == 0) *first = t->added.text.data + all[i].offset, *n_first = all[i].n;
-    }
-    return n;
 }

@@ -100,7 +100,7 @@ static void usage(FILE *to)
                 "      --draft-resample N, --draft-resample-left R, --draft-resample-across, --draft-token-info factored|collapsed: of Lyanna heads\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree (and the drafters of a set, by choose)\n"
                 "      --cost-profile FILE     --adapt cost by these step costs in place of measured ones (spec run --cost-profile)\n"
-                "      --scan window|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
+                "      --scan chunked|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
                 "      --prompts FILE,...      JSON lines with \"prompt\"; default: SPEC_SHARED/data/prompts\n"
                 "      --chat TEXT             a chat format: the prompt stands for {}, and special tokens are those\n"
                 "      --n-prompt N            prompts of a file (default 5)  -n N   tokens for each (default 128)\n"
@@ -159,7 +159,7 @@ static bool real_number(double *out, const char *text, double min)
 
 static bool set_choice(bench_options *o, int c, const char *text)
 {
-    static const char *const adapts[] = { "off", "cost", "ucb" }, *const scans[] = { "window", "recurrent" };
+    static const char *const adapts[] = { "off", "cost", "ucb" }, *const scans[] = { "chunked", "recurrent" };
     static const char *const advances[] = { "replay", "joint" }, *const states[] = { "replay", "per-node" };
     static const char *const combines[] = { "first", "union", "choose" };
     static const char *const vocabs[] = { "auto", "intersection", "text" }, *const infos[] = { "factored", "collapsed" };

@@ -45,7 +45,7 @@ void bench_number(json_t *record, const char *key, double value)
 
 void bench_scan(json_t *record, const bench *b)
 {
-    bench_text(record, "scan", b->o.lab.scan == SPEC_SCAN_CHUNKED ? "window" : "recurrent");
+    bench_text(record, "scan", b->o.lab.scan == SPEC_SCAN_CHUNKED ? "chunked" : "recurrent");
 }
 
 json_t *bench_record(const bench *b, const char *mode)

@@ -556,7 +556,10 @@ def yarn_keys(theta=500.0):
         Key("rope_yarn_old", {"rope_parameters": REMOVE, "rope_theta": theta,
                               "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}),
         refuse("rope_yarn_betas_wrong", new_rope(theta, **YARN, beta_fast=1.0, beta_slow=2.0)),
-        refuse("rope_yarn_no_length", new_rope(theta, rope_type="yarn", factor=4.0), note="the original length"),
+        Key("rope_yarn_no_length", {**new_rope(theta, rope_type="yarn", factor=4.0), "max_position_embeddings": 32},
+            note="the original length is the length"),
+        Key("rope_yarn_top_length", {**new_rope(theta, rope_type="yarn", factor=4.0), "original_max_position_embeddings": 24}),
+        Key("rope_llama3_no_length", new_rope(theta, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)),
     ]
 
 
@@ -593,7 +596,7 @@ def longrope_keys():
         wrong("rope_longrope_five", {"long_factor": [1.0] * 5}), wrong("rope_longrope_three", {"short_factor": [1.0] * 3}),
         wrong("rope_longrope_zero", {"long_factor": [1.0, 0.0, 1.0, 1.0]}),
         wrong("rope_longrope_text", {"short_factor": "1, 2, 3, 4"}),
-        refuse("rope_longrope_no_length", no_length, note="the class takes max_position_embeddings"),
+        Key("rope_longrope_no_length", no_length, note="the class takes max_position_embeddings"),
     ]
 
 
