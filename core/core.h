@@ -126,7 +126,8 @@ spec_status speci_fail_errno(const char *path, const char *doing);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
 /* A file that is written: under another name beside it, and in place of what is there when it is complete. What writers that were
- * killed left under such names is removed. A device or a pipe is written itself. A file that is there, and does not begin with `magic` (at most 16 bytes), is not replaced: E_INVALID. */
+ * killed left under such names is removed. A device or a pipe is written itself. A file that is there, and does not begin with `magic`
+ * (at most 16 bytes), is not replaced: E_INVALID. */
 typedef struct speci_writer {
     const char *path; /* borrowed */
     char *target;     /* path, with links followed; NULL for what is written itself */

@@ -238,7 +238,8 @@ static inline void add_lanes4(float *s, const float (*acc)[LANES])
     const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
     const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
     const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e)), one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
-    _mm_storeu_ps(s, _mm512_castps512_ps128(_mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), one)));
+    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm_storeu_ps(s, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)));
 #elif defined(__x86_64__)
     __m128 v[4];
     for (int k = 0; k < 4; k++)

@@ -164,8 +164,8 @@ static spec_status check_strings(const spec_tokenizer *t)
 spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t, int32_t n_vocab)
 {
     if (t->n_vocab > n_vocab)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the tokenizer has ids up to %d, but the model %d rows: a GGUF file has as many tokens as "
-                          "rows", t->path, t->n_vocab - 1, n_vocab);
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the tokenizer has ids up to %d, but the model %d rows: "
+                          "a GGUF file has as many tokens as rows", t->path, t->n_vocab - 1, n_vocab);
     SPEC_TRY(check_strings(t));
     SPEC_TRY(t->spm ? put_llama(h, t, n_vocab) : put_gpt2(h, t, n_vocab));
     SPEC_TRY(speci_gguf_put_flag(h, "tokenizer.ggml.add_bos_token", t->before.n > 0));
