@@ -102,7 +102,7 @@ void speci_hash_add(speci_hash *hash, const void *data, size_t n);
 void speci_hash_text(speci_hash *hash, const char *text); /* with its zero */
 uint64_t speci_hash_value(const speci_hash *hash);
 
-/* --- the operating system (core_os.c): the only file with system calls --- */
+/* --- the operating system (core_os.c, core_writer.c) --- */
 
 typedef struct speci_file { /* a file's bytes at fixed addresses, of which only loaded ranges may be touched */
     const uint8_t *data;

@@ -1,4 +1,4 @@
-/* core_os.c - the operating system: files, clock, processors, shared libraries. Other system calls are in core_pages.c and core_writer.c. */
+/* core_os.c - the operating system: files, clock, processors, shared libraries. Other system calls: core_pages.c, core_writer.c. */
 #define _GNU_SOURCE /* sched_getaffinity, CPU_ALLOC, dladdr */
 #include "core/core.h"
 
