@@ -36,9 +36,9 @@
  *             Zero in any other field is its default. Fields are only ever appended. The other structs
  *             are frozen: no field will be added. One struct grows without a size, since the library
  *             alone makes it: spec_step_result.
- * Files       What the library writes gets its name when it is whole, in place of an older file of its kind. A file of another kind
- *             is not replaced (E_INVALID). Of a link the file behind it is. A device or a pipe is written itself. Until then it is
- *             called NAME.NUMBERS.part. The next write of that name removes such a file where its writer was killed.
+ * Files       What the library writes gets its name when it is whole. Until then it is called NAME.PROCESS.NUMBER.part; the next write
+ *             of that name removes such a file where its writer was killed. It takes the place of an older file of its kind. A file
+ *             of another kind is not replaced (E_INVALID). Of a link the file behind it is. A device or a pipe is written itself.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
  * Numbers     Activations, distributions and log-probabilities are float32; weights keep their file's type.
  */

@@ -46,14 +46,21 @@ static bool stays(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* --- the other name: target.NUMBERS.part --- */
+/* --- the other name: target.PROCESS.NUMBER.part --- */
 
+/* Behind a dot and digits, or NULL. */
+static const char *skip_number(const char *s)
+{
+    const size_t n = s && s[0] == '.' ? strspn(s + 1, "0123456789") : 0;
+    return n ? s + 1 + n : NULL;
+}
+
+/* No other name will do: a download of the user's may be called target.part, or target.2.part. */
 static bool is_partial(const char *name, const char *base)
 {
     const size_t n = strlen(base);
-    if (strncmp(name, base, n) != 0 || name[n] != '.') return false;
-    const char *numbers = name + n + 1;
-    return strcmp(numbers + strspn(numbers, "0123456789."), "part") == 0;
+    const char *end = strncmp(name, base, n) == 0 ? skip_number(skip_number(name + n)) : NULL;
+    return end && strcmp(end, ".part") == 0;
 }
 
 /* A writer holds a lock on its file until it ends, however it ends. So a file that can be locked is nobody's. */
