@@ -14,6 +14,8 @@
 
 /* Stores the sentence for this thread and returns `code`: the only writer. */
 spec_status speci_fail(spec_status code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* E_IO: "path: doing: " and what errno says. */
+spec_status speci_fail_errno(const char *path, const char *doing);
 
 /* Failures of this thread so far: has a callback told its sentence? */
 uint64_t speci_n_failure(void);
@@ -121,8 +123,6 @@ spec_status speci_file_load(const speci_file *file, const char *path, size_t off
 spec_status speci_file_read_at(const speci_file *file, const char *path, void *out, size_t offset, size_t n);
 /* The memory of [offset, offset + n) is given back; the range must not be touched any more. */
 void speci_file_done(const speci_file *file, size_t offset, size_t n);
-/* E_IO: "path: doing: " and what errno says. */
-spec_status speci_fail_errno(const char *path, const char *doing);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
 /* A file that is written: under another name beside it, and in place of what is there when it is complete. What writers that were

@@ -1,8 +1,10 @@
 /* core_error.c - the sentence of the latest failure, one fixed buffer per thread.
  *
  * A fixed buffer rather than an allocation: reporting that memory is gone must not need memory. */
+#define _GNU_SOURCE /* strerror_r */
 #include "core/core.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +27,15 @@ spec_status speci_fail(spec_status code, const char *fmt, ...)
     memcpy(last_error, text, sizeof text);
     n_failure++;
     return code;
+}
+
+spec_status speci_fail_errno(const char *path, const char *doing)
+{
+    char text[128] = "";
+    int code = errno;
+    /* GNU strerror_r may return a string of its own; it is thread-safe, which strerror is not. */
+    const char *why = strerror_r(code, text, sizeof text);
+    return speci_fail(SPEC_E_IO, "%s: %s: %s", path, doing, why);
 }
 
 uint64_t speci_n_failure(void) { return n_failure; }

@@ -19,15 +19,6 @@
 
 /* ------------------------------------------------------------------------------------ files --- */
 
-spec_status speci_fail_errno(const char *path, const char *doing)
-{
-    char text[128] = "";
-    int code = errno;
-    /* GNU strerror_r may return a string of its own; it is thread-safe, which strerror is not. */
-    const char *why = strerror_r(code, text, sizeof text);
-    return speci_fail(SPEC_E_IO, "%s: %s: %s", path, doing, why);
-}
-
 /* Opens a regular file (or a pipe) for reading and says its size; directories are refused here, because open()
  * accepts them and only a later read() fails, with a message that does not help. */
 static spec_status open_for_reading(int *fd, size_t *n, const char *path)
