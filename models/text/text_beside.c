@@ -328,7 +328,8 @@ spec_status speci_beside_add(const speci_beside *b, spec_tokenizer *t)
     speci_buf_free(&special);
     speci_buf_free(&entries);
     speci_buf_free(&work);
+    if (status != SPEC_OK) return status; /* what cannot be added leaves the names of tokens half entered */
     t->said.bos = id_of(b, t, "bos_token");
     t->said.eos = id_of(b, t, "eos_token");
-    return status == SPEC_OK ? take_template(b, t) : status;
+    return take_template(b, t);
 }
