@@ -58,9 +58,12 @@ static FILE *open_partial(const char *name)
         const int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0) return NULL;
         const bool busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-        if (!busy && has_name(fd, name)) return ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
+        const bool mine = !busy && has_name(fd, name);
+        FILE *const to = mine && ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
+        if (to != NULL) return to;
+        const int reason = busy ? EBUSY : errno;
         close(fd);
-        if (busy) return errno = EBUSY, NULL;
+        if (busy || mine) return errno = reason, NULL;
     }
 }
 

@@ -96,9 +96,11 @@ static bool lock(int fd)
 }
 
 /* The name has the process in it, and a number, for two threads may write the same. */
+enum { NUMBERS_BYTES = 48 };
+
 static int open_partial(speci_writer *w, mode_t mode)
 {
-    const size_t cap = strlen(w->target) + 48;
+    const size_t cap = strlen(w->target) + NUMBERS_BYTES;
     for (unsigned k = 0;; k++) {
         snprintf(w->partial, cap, "%s.%ld.%u.part", w->target, (long)getpid(), k);
         const int fd = open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
@@ -113,7 +115,9 @@ static spec_status name_files(speci_writer *w)
 {
     char whole[PATH_MAX];
     const char *target = realpath(w->path, whole) ? whole : w->path; /* where it is not there yet, as it was said */
-    if (!(w->target = speci_strdup(w->a, target)) || !(w->partial = speci_alloc(w->a, strlen(target) + 48, 1))) return SPEC_E_NOMEM;
+    w->target = speci_strdup(w->a, target);
+    w->partial = w->target ? speci_alloc(w->a, strlen(target) + NUMBERS_BYTES, 1) : NULL;
+    if (!w->partial) return SPEC_E_NOMEM;
     remove_left(target);
     return SPEC_OK;
 }

@@ -320,12 +320,12 @@ static float cap_scores(float *s, int32_t n, float cap, float m)
     return m;
 }
 
-/* The n values of each of n_row rows come into the cache meanwhile. */
-TILE void ask_rows(const void *const *rows, int32_t n_row, size_t n, bool bf16)
+/* The n values of each of n_row rows of bf16 come into the cache meanwhile. */
+TILE void ask_rows(const void *const *rows, int32_t n_row, size_t n)
 {
     enum { LINE = 64 };
     for (int32_t j = 0; j < n_row; j++)
-        for (size_t i = 0; i < n * (bf16 ? sizeof(uint16_t) : sizeof(float)); i += LINE) __builtin_prefetch((const char *)rows[j] + i);
+        for (size_t i = 0; i < n * sizeof(uint16_t); i += LINE) __builtin_prefetch((const char *)rows[j] + i);
 }
 
 enum { KEYS_AHEAD = 16 };
@@ -336,9 +336,10 @@ TILE void attend_values(cpu_attend *st, const float *q, const void *const *k, co
 {
     float s[SPEC_PAGE], m = st->m;
     int32_t j = 0;
-    if (bf16) ask_rows(k, n < KEYS_AHEAD ? n : KEYS_AHEAD, d, bf16); /* one row reads the cache itself; others read copies that are near */
+    if (bf16) ask_rows(k, n < KEYS_AHEAD ? n : KEYS_AHEAD, d); /* one row reads the cache itself; others read copies that are near */
     for (; j + 4 <= n; j += 4) {
-        if (bf16) ask_rows(k + j + KEYS_AHEAD, j + KEYS_AHEAD + 4 <= n ? 4 : 0, d, bf16), ask_rows(v + j, 4, d, bf16);
+        if (bf16 && j + KEYS_AHEAD + 4 <= n) ask_rows(k + j + KEYS_AHEAD, 4, d);
+        if (bf16) ask_rows(v + j, 4, d);
         dots(s + j, q, k + j, 4, d, bf16);
     }
     for (; j < n; j++) dots(s + j, q, k + j, 1, d, bf16);
