@@ -35,6 +35,11 @@ typedef struct things {
 static int take(void *user_data, const void *data, size_t n) { return (void)user_data, (void)data, (void)n, 0; }
 static int give(void *user_data, void *data, size_t n) { return (void)user_data, (void)data, (void)n, 1; }
 
+static spec_status no_draft(void *user_data, spec_draft_request *requests, int32_t n)
+{
+    return (void)user_data, (void)requests, (void)n, SPEC_OK;
+}
+
 static void open_things(things *t)
 {
     static const int32_t prompt[] = { 5, 7, 9 };
@@ -74,6 +79,8 @@ static void check_objects(void **state)
     spec_model_info info = { .struct_size = sizeof info };
     spec_memory memory = { .struct_size = sizeof memory };
     spec_request request = SPEC_REQUEST_INIT;
+    spec_drafter_stats stats = SPEC_DRAFTER_STATS_INIT;
+    const spec_model_ops model_ops = SPEC_MODEL_OPS_INIT;
     (void)state;
     open_things(&t);
     REFUSED(spec_backend_open(NULL, "cpu", NULL));
@@ -98,6 +105,12 @@ static void check_objects(void **state)
     REFUSED(spec_drafter_open(NULL, "ngram", NULL));
     REFUSED(spec_drafter_open(&d, NULL, NULL));
     REFUSED(spec_drafter_from_ops(&d, NULL, NULL));
+    REFUSED(spec_drafter_from_ops(NULL, &(spec_drafter_ops){ .struct_size = sizeof(spec_drafter_ops), .draft = no_draft }, NULL));
+    REFUSED(spec_model_from_ops(NULL, t.be, &model_ops));
+    REFUSED(spec_model_from_ops(&m, NULL, &model_ops));
+    REFUSED(spec_model_from_ops(&m, t.be, NULL));
+    REFUSED(spec_session_get_drafter_stats(NULL, &stats, 0));
+    REFUSED(spec_session_get_drafter_stats(t.session, NULL, 0));
     REFUSED(spec_drafter_save(NULL, "past"));
     REFUSED(spec_drafter_save(t.drafter, NULL));
     REFUSED(spec_drafter_load(NULL, "past"));
@@ -107,6 +120,49 @@ static void check_objects(void **state)
     REFUSED(spec_session_open(&s, NULL, NULL, NULL));
     REFUSED(spec_session_estimate(NULL, t.model, NULL, NULL));
     REFUSED(spec_session_estimate(&memory, NULL, NULL, NULL));
+    close_things(&t);
+}
+
+/* After an error what `out` points at is NULL, whatever stood there: to close it is safe. */
+#define GIVES_NULL(call, object) ((object) = NOWHERE, REFUSED(call), nothing(!(object), #call))
+#define NOWHERE ((void *)(uintptr_t)16)
+
+static void check_out(void **state)
+{
+    things t;
+    spec_backend *be;
+    spec_tokenizer *tokenizer;
+    spec_model *m;
+    spec_drafter *d;
+    spec_session *s;
+    spec_builder *b;
+    spec_corpus *corpus;
+    const spec_drafter_ops drafter_ops = { .struct_size = sizeof drafter_ops };
+    const spec_builder_ops builder_ops = { .struct_size = sizeof builder_ops };
+    const spec_drafter_params tree = { .struct_size = sizeof tree, .tree = "none such" };
+    const spec_model_ops model_ops = SPEC_MODEL_OPS_INIT;
+    (void)state;
+    open_things(&t);
+    GIVES_NULL(spec_backend_open(&be, NULL, NULL), be);
+    GIVES_NULL(spec_backend_open_ops(&be, NULL, NULL, NULL), be);
+#ifndef SPEC_NO_TOKENIZER
+    GIVES_NULL(spec_tokenizer_open(&tokenizer, NULL, NULL), tokenizer);
+#else
+    (void)tokenizer;
+#endif
+    GIVES_NULL(spec_model_open(&m, NULL, DEMO_TARGET, NULL), m);
+    GIVES_NULL(spec_model_from_ops(&m, NULL, &model_ops), m);
+    GIVES_NULL(spec_model_from_ops(&m, t.be, NULL), m);
+    GIVES_NULL(spec_model_from_ops(&m, t.be, &model_ops), m);
+    GIVES_NULL(spec_drafter_from_model(&d, NULL, NULL), d);
+    GIVES_NULL(spec_drafter_from_model(&d, t.model, &tree), d);
+    GIVES_NULL(spec_drafter_open(&d, "none such", NULL), d);
+    GIVES_NULL(spec_drafter_from_ops(&d, NULL, NULL), d);
+    GIVES_NULL(spec_drafter_from_ops(&d, &drafter_ops, NULL), d);
+    GIVES_NULL(spec_session_open(&s, NULL, NULL, NULL), s);
+    GIVES_NULL(spec_builder_open(&b, "none such", NULL), b);
+    GIVES_NULL(spec_builder_from_ops(&b, &builder_ops, NULL), b);
+    GIVES_NULL(spec_corpus_open(&corpus, NULL, NULL), corpus);
     close_things(&t);
 }
 
@@ -165,7 +221,10 @@ static void check_text(void **state)
     REFUSED(spec_tokenizer_open(&tokenizer, NULL, NULL));
     REFUSED(spec_tokenizer_get_info(NULL, &info));
     REFUSED(spec_tokenizer_get_info(t.tokenizer, NULL));
+    n = 1;
     NOTHING(spec_tokenizer_piece(NULL, &n, 1));
+    assert_int_equal(n, 0);
+    NOTHING(spec_tokenizer_piece(t.tokenizer, NULL, 1));
     NOTHING(spec_tokenizer_is_special(NULL, 1));
     REFUSED(spec_tokenizer_encode(NULL, ids, 4, &n, "a", 1, 0));
     REFUSED(spec_tokenizer_encode(t.tokenizer, NULL, 4, &n, "a", 1, 0));
@@ -400,10 +459,10 @@ static void check_costs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(check_objects), cmocka_unit_test(check_corpora),   cmocka_unit_test(check_nothing),
-        cmocka_unit_test(check_text),    cmocka_unit_test(check_sequences), cmocka_unit_test(check_steps),
-        cmocka_unit_test(check_trees),   cmocka_unit_test(check_rules),     cmocka_unit_test(check_builders),
-        cmocka_unit_test(check_costs),
+        cmocka_unit_test(check_objects), cmocka_unit_test(check_out),      cmocka_unit_test(check_corpora),
+        cmocka_unit_test(check_nothing), cmocka_unit_test(check_text),     cmocka_unit_test(check_sequences),
+        cmocka_unit_test(check_steps),   cmocka_unit_test(check_trees),    cmocka_unit_test(check_rules),
+        cmocka_unit_test(check_builders), cmocka_unit_test(check_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,7 @@ static spec_status check_chain(const spec_drafter *d, const spec_model *model)
 spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const spec_drafter_params *params)
 {
     SPEC_NEED(out, "out");
+    *out = NULL;
     SPEC_NEED(model, "model");
     const speci_draft_kind *kind = speci_model_is_head(model) ? &speci_draft_head : &speci_draft_model;
     SPEC_TRY(speci_drafter_create(out, kind, model->allocator, params, true));

@@ -61,11 +61,11 @@ static spec_status fill(spec_model *m, const spec_model_ops *o)
 spec_status spec_model_from_ops(spec_model **out, spec_backend *backend, const spec_model_ops *ops)
 {
     SPEC_NEED(out, "out");
+    *out = NULL;
     SPEC_NEED(backend, "backend");
     SPEC_NEED(ops, "ops");
     spec_model_ops own = SPEC_MODEL_OPS_INIT;
     spec_model *m = NULL;
-    *out = NULL;
     SPEC_TRY(speci_params_read(&own, sizeof own, ops, "spec_model_ops"));
     SPEC_TRY(check_callbacks(&own));
     SPEC_TRY(check_numbers(&own));

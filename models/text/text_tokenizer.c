@@ -154,8 +154,9 @@ static spec_status open_file(spec_tokenizer *t, const char *path)
 
 spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path, const spec_allocator *allocator)
 {
-    if (!out || !path) return speci_fail(SPEC_E_INVALID, "spec_tokenizer_open: out and path must not be NULL");
+    SPEC_NEED(out, "out");
     *out = NULL;
+    SPEC_NEED(path, "path");
     if (!allocator) allocator = &speci_malloc;
     spec_tokenizer *t = speci_alloc(allocator, 1, sizeof *t);
     if (!t) return SPEC_E_NOMEM;
