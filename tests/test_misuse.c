@@ -102,6 +102,29 @@ static void close_orders(void **state)
     }
 }
 
+/* The struct of an allocator is copied by whatever opens with one: the caller's own may go. */
+static void allocators_are_copied(void **state)
+{
+    spec_allocator a = { counting_alloc, counting_free, NULL };
+    spec_corpus_params of_ids = SPEC_CORPUS_PARAMS_INIT;
+    spec_drafter *d[2];
+    spec_builder *b;
+    spec_corpus *c;
+    (void)state;
+    of_ids.n_vocab = 8, of_ids.allocator = &a;
+    OK(spec_drafter_open(&d[0], "ngram:3,4", &a));
+    OK(spec_drafter_open(&d[1], "trie:4,3,1", &a));
+    OK(spec_builder_open(&b, "chain:3", &a));
+    OK(spec_corpus_open(&c, "/tmp/none", &of_ids));
+    assert_true(atomic_load(&n_block) > 0);
+    memset(&a, 0, sizeof a);
+    spec_drafter_close(d[0]);
+    spec_drafter_close(d[1]);
+    spec_builder_close(b);
+    spec_corpus_close(c);
+    assert_int_equal(atomic_load(&n_block), 0);
+}
+
 /* What lives on is whole: text after everything else was closed. */
 static void lives_on(void **state)
 {
@@ -319,7 +342,10 @@ static void results_have_room(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(close_orders), cmocka_unit_test(lives_on), cmocka_unit_test(results_have_room),
-                                        cmocka_unit_test(in_use), cmocka_unit_test(closed_inside), cmocka_unit_test(cancelled) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(close_orders),      cmocka_unit_test(allocators_are_copied), cmocka_unit_test(lives_on),
+        cmocka_unit_test(results_have_room), cmocka_unit_test(in_use),                cmocka_unit_test(closed_inside),
+        cmocka_unit_test(cancelled),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,8 @@ typedef struct speci_draft speci_draft;
 
 /* A drafter as an object. It serves one session at a time. */
 struct spec_drafter {
-    const spec_allocator *allocator;
+    spec_allocator memory;   /* a copy */
+    const spec_allocator *allocator; /* that copy */
     const speci_draft_kind *kind;
     void *own;               /* the kind's, freed by its close */
     spec_builder **builders; /* [n_builder]; 0: the kind makes whole trees */

@@ -80,7 +80,8 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
         return speci_fail(SPEC_E_INVALID, "a drafter that proposes whole trees builds them itself: no tree, no builder");
     spec_drafter *d = speci_alloc(a, 1, sizeof *d);
     if (!d) return SPEC_E_NOMEM;
-    d->allocator = a ? a : &speci_malloc;
+    d->memory = a ? *a : speci_malloc;
+    d->allocator = &d->memory;
     d->kind = kind;
     d->n_draft = p.n_draft ? p.n_draft : DEFAULT_N_DRAFT;
     d->temperature = p.temperature;
@@ -102,10 +103,11 @@ void spec_drafter_close(spec_drafter *d)
     if (!d || !speci_let_go(&d->holds)) return;
     if (d->kind->close) d->kind->close(d);
     for (int32_t i = 0; i < d->n_builder && !d->borrowed; i++) spec_builder_close(d->builders[i]);
-    speci_free(d->allocator, d->builders);
-    speci_free(d->allocator, d->taps);
-    spec_model *held = d->held; /* whose backend the allocator may be of */
-    speci_free(d->allocator, d);
+    const spec_allocator memory = d->memory; /* it lies in what is freed last */
+    spec_model *held = d->held;              /* whose backend it may be of */
+    speci_free(&memory, d->builders);
+    speci_free(&memory, d->taps);
+    speci_free(&memory, d);
     spec_model_close(held);
 }
 
