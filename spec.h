@@ -25,20 +25,25 @@
  *             needs is E_INVALID; a call without a status then returns NULL or 0, or does nothing.
  * Arguments   The object first, then what the call writes, then what it reads.
  * Ownership   Who opens, closes. Close functions take NULL. What is written through `out` belongs to
- *             the caller; a pointer that is *returned* is borrowed and lives as long as its parent.
- *             Objects may be closed in any order: a backend is there until its models are closed,
+ *             the caller; a call that opens leaves NULL there after an error. A pointer that is
+ *             *returned* is borrowed, and lives as long as its parent. Strings, arrays and structs that
+ *             you give are read during the call, or copied. What user_data points at must live as long
+ *             as its callbacks may be called; that of an allocator, as long as what was opened with it.
+ * Closing     Objects may be closed in any order. A backend is there until its models are closed,
  *             a model until its drafters and sessions are, a drafter until its session is.
- * Threads     A backend and a model may be used by any number of threads. A session (and what was
- *             opened for it: its drafter) is in one call at a time: a second one, from another
+ * Threads     A backend, a model and a tokenizer may be used by any number of threads. A session (and
+ *             what was opened for it: its drafter) is in one call at a time. A second call, from another
  *             thread or from a callback of the first, is E_STATE. spec_session_cancel alone may be
  *             called at any time.
  * Structs     Those that will grow begin with struct_size, which their SPEC_..._INIT sets, or you do.
- *             Zero in any other field is its default. Fields are only ever appended. The other structs
- *             are frozen: no field will be added. One struct grows without a size, since the library
- *             alone makes it: spec_step_result.
- * Files       What the library writes gets its name when it is whole. Until then it is called NAME.PROCESS.NUMBER.part; the next write
- *             of that name removes such a file where its writer was killed. It takes the place of an older file of its kind. A file
- *             of another kind is not replaced (E_INVALID). Of a link the file behind it is. A device or a pipe is written itself.
+ *             Zero in any other field is its default. NULL in place of `params` or `request` is every
+ *             default. Fields are only ever appended. The other structs are frozen: no field will be
+ *             added. One struct grows without a size, since the library alone makes it:
+ *             spec_step_result.
+ * Files       What the library writes gets its name when it is whole. Until then it is called
+ *             NAME.PROCESS.NUMBER.part; if its writer is killed, the next write of that name removes it.
+ *             An older file of the same kind is replaced. A file of another kind is not (E_INVALID). Of a
+ *             link the file behind it is replaced. A device or a pipe is written itself.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
  * Numbers     Activations, distributions and log-probabilities are float32; weights keep their file's type.
  */
@@ -83,8 +88,8 @@ extern "C" {
 typedef enum spec_status {
     SPEC_OK = 0,
     SPEC_E_INVALID = 10,     /* an argument is wrong; nothing was changed */
-    SPEC_E_NOMEM = 20,       /* host or device memory; the call failed, every object is still usable */
-    SPEC_E_IO = 30,          /* a file could not be read */
+    SPEC_E_NOMEM = 20,       /* host or device memory; the call failed, every object is still usable, or can be closed */
+    SPEC_E_IO = 30,          /* a file could not be read or written */
     SPEC_E_FORMAT = 40,      /* a file was read and is not what it should be */
     SPEC_E_UNSUPPORTED = 50, /* understood, but not something this build can do */
     SPEC_E_DEVICE = 60,      /* the device or its driver failed, or there is none */
@@ -97,7 +102,7 @@ typedef enum spec_status {
 /* The sentence for the latest failure on this thread; "" if there was none. Never NULL. Valid until the
  * next failure on this thread. */
 SPEC_API const char *spec_last_error(void);
-/* The name of a status, "E_IO" say. */
+/* The name of a status, "E_IO" say; never NULL. */
 SPEC_API const char *spec_status_name(spec_status status);
 /* Version at run time, as SPEC_VERSION. */
 SPEC_API const char *spec_version(void);
@@ -121,8 +126,8 @@ typedef int (*spec_progress_fn)(void *user_data, double fraction);
 /* Polled between passes (steps and prefill chunks). Return non-zero to stop. */
 typedef int (*spec_abort_fn)(void *user_data);
 
-/* Host memory. `alloc` returns memory aligned to at least `align` (a power of two) or NULL; `free` takes what
- * alloc returned, and NULL. Both may be called from several threads. */
+/* Host memory. `alloc` returns memory aligned to at least `align` (a power of two), or NULL. `free` takes what alloc returned with the
+ * same number of bytes, and NULL. Both may be called from several threads. The struct is copied by whatever takes one. */
 typedef struct spec_allocator {
     void *(*alloc)(void *user_data, size_t bytes, size_t align);
     void (*free)(void *user_data, void *p, size_t bytes);
@@ -138,8 +143,8 @@ typedef struct spec_backend_params {
     size_t struct_size;
     int32_t n_threads;               /* CPU: 0 = the CPUs that this process may use (affinity, cgroup) */
     const char *plugin_dir;          /* where to look for plugins first; NULL = beside the library */
-    const spec_allocator *allocator; /* copied; NULL = malloc */
-    spec_log_fn log;
+    const spec_allocator *allocator; /* of the backend, its models and their sessions; NULL = malloc */
+    spec_log_fn log;                 /* NULL = nobody is told */
     void *log_user_data;
     /* The application's own pool, or NULL: runs body(arg, i) for every i in [0, n) and returns when all are
      * done, using at most n_threads threads. */
@@ -148,12 +153,16 @@ typedef struct spec_backend_params {
 } spec_backend_params;
 #define SPEC_BACKEND_PARAMS_INIT SPEC_STRUCT_INIT(spec_backend_params)
 
-/* Opens a device by name: "cpu" (the best kernels of this machine), "cpu:portable" (the reference),
- * "cuda", "cuda:1", or the path of a plugin, with ":arg" after it if the plugin takes one. Kernels by name:
- * "cpu:avx2", "cpu:avx512", "cpu:avx512bf16", "cpu:amx". The last, which are the best where the CPU has them, need tiles
- * (AMX): opening asks Linux for them, for the whole process; where it refuses, "cpu" is the next best.
+/* Opens a device by name:
+ *
+ *     "cpu"                    the best kernels that this machine has
+ *     "cpu:portable"           the reference; also "cpu:avx2", "cpu:avx512", "cpu:avx512bf16", "cpu:amx"
+ *     "cuda", "cuda:1"         a GPU
+ *     a path                   a plugin, with ":arg" behind it if it takes one
+ *
+ * "cpu:amx" needs tiles. Opening asks Linux for them, for the whole process; where Linux refuses, "cpu" takes the next best.
  * Errors: E_INVALID (unknown name), E_DEVICE (no plugin, driver or device: the message names every place
- * where the plugin was looked for and what the loader said), E_UNSUPPORTED (a plugin of another ABI). */
+ * where the plugin was looked for, and what the loader said), E_UNSUPPORTED (a plugin of another ABI), E_NOMEM. */
 SPEC_API spec_status spec_backend_open(spec_backend **out, const char *name,
                                        const spec_backend_params *params);
 SPEC_API void spec_backend_close(spec_backend *backend);
@@ -161,7 +170,7 @@ SPEC_API void spec_backend_close(spec_backend *backend);
 SPEC_API const char *spec_backend_name(const spec_backend *backend);
 
 /* Calls `each` for every device that could be opened now (text: what it is), and once with name == NULL for every
- * kind that could not (text: why). */
+ * kind that could not (text: why). Names and texts are borrowed for the call. Errors: E_INVALID, E_NOMEM. */
 SPEC_API spec_status spec_backend_list(const spec_backend_params *params,
                                        void (*each)(void *user_data, const char *name, const char *text),
                                        void *user_data);
@@ -179,7 +188,8 @@ enum {
 };
 
 /* Opens a tokenizer: a file tokenizer.json or tokenizer.model, a directory that holds one, or a GGUF file. A model has its own already
- * (spec_model_tokenizer). allocator may be NULL. Errors: E_IO, E_FORMAT, E_UNSUPPORTED (names the component that is not known). */
+ * (spec_model_tokenizer). allocator: NULL = malloc. Errors: E_IO, E_FORMAT, E_UNSUPPORTED (names the component that is not known; a
+ * build without tokenizers), E_NOMEM. */
 SPEC_API spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path,
                                          const spec_allocator *allocator);
 SPEC_API void spec_tokenizer_close(spec_tokenizer *tokenizer);
@@ -193,15 +203,17 @@ typedef struct spec_tokenizer_info {
 } spec_tokenizer_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokenizer_info *info);
-/* The bytes that a token stands for in running text; borrowed; NULL and *n = 0 for an id that is not used. */
+/* The n bytes that a token stands for in running text, with no zero behind them; borrowed. NULL and *n = 0 for an id that is not used. */
 SPEC_API const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int32_t id);
-SPEC_API int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id);
+SPEC_API int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id); /* 1 or 0 */
 
-/* ids [cap]; *n receives the count that is needed, also when cap is too small (then E_FULL; ids may be NULL
- * with cap 0 to ask). text is n_text bytes of UTF-8; invalid UTF-8 is E_INVALID and names the byte. */
+/* Text to ids. text is n_text bytes of UTF-8. ids [cap]; *n receives the count that is needed, also when cap is too small (then
+ * E_FULL). To ask for the count, give NULL and cap 0. flags: SPEC_TOKEN_... joined by |.
+ * Errors: E_FULL, E_INVALID (bytes that are not UTF-8: names the byte; unknown flags), E_NOMEM. */
 SPEC_API spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int32_t *ids, size_t cap,
                                            size_t *n, const char *text, size_t n_text, uint32_t flags);
-/* text [cap] bytes, not terminated; *n as above. Sequences that are not UTF-8 become U+FFFD. */
+/* Ids to text [cap] bytes, with no zero at the end; *n as above. Bytes that are not UTF-8 become U+FFFD. An id that is not used has no
+ * text. Errors: E_FULL, E_INVALID (an id below 0). */
 SPEC_API spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, size_t cap,
                                            size_t *n, const int32_t *ids, size_t n_ids, uint32_t flags);
 
@@ -226,11 +238,11 @@ typedef enum spec_dtype {
     SPEC_DTYPE_Q6_K = 12
 } spec_dtype;
 
-/* Which layers of its target an EAGLE-3 head reads. Files of some programs count inputs of layers, those of others outputs, and none says
- * which: so what they say is not believed. */
+/* Which layers of its target an EAGLE-3 head reads. Some programs write numbers of inputs of layers to its file, others of outputs, and
+ * no file says which. So by default these numbers are not believed. */
 typedef enum spec_head_layers {
-    SPEC_HEAD_LAYERS_RULE = 0, /* what enters layers 2, n / 2 and n - 3 of the target's n, unless the file says that its ids are of inputs
-                                  (layer_ids_are_inputs), or the head reads another number of rows */
+    SPEC_HEAD_LAYERS_RULE = 0, /* what enters layers 2, n / 2 and n - 3 of the target's n. Two exceptions go by the file: it says that
+                                  its ids are of inputs (layer_ids_are_inputs), or the head reads another number of rows */
     SPEC_HEAD_LAYERS_FILE = 1  /* what enters the layers of eagle_aux_hidden_state_layer_ids, where the file has it */
 } spec_head_layers;
 
@@ -241,20 +253,24 @@ typedef struct spec_model_params {
     spec_progress_fn progress;
     void *progress_user_data;
     /* How matrices are kept, embeddings and head too. Vectors and activations do not depend on it.
-     * AUTO: in the file's type, or the compute type. Blocks of a GGUF file stay as they are where the backend keeps such blocks
-     * (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K); elsewhere they are unpacked to the compute type.
-     * A type of blocks: matrices are quantised to it while they are loaded. A matrix that the GGUF file has in this type stays as it
-     * is. Where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K becomes Q5_1, and Q6_K becomes Q8_0. Where they are no
-     * multiple of 32, the matrix is kept as with AUTO. E_UNSUPPORTED: the backend keeps no such blocks. */
+     * AUTO            In the file's type, or the compute type. Blocks of a GGUF file (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K)
+     *                 stay as they are, where the backend keeps such blocks. Elsewhere they are unpacked to the compute type.
+     * a type of blocks  Matrices are quantised to it while they are loaded. One that the GGUF file has in this type stays as it is.
+     *                 Where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K becomes Q5_1, and Q6_K becomes Q8_0. Where they
+     *                 are no multiple of 32, the matrix is kept as with AUTO. E_UNSUPPORTED: the backend keeps no such blocks. */
     spec_dtype weights;
     spec_head_layers head_layers;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
 
-/* Loads a Hugging Face directory: config.json, generation_config.json (optional), *.safetensors, tokenizer
- * files (optional). Or a GGUF file, of several parts the first: metadata, tensors, tokenizer (optional), sampling defaults.
+/* Loads a model. `path` is
+ *
+ *     a Hugging Face directory   config.json, *.safetensors; optional: generation_config.json, tokenizer files
+ *     a GGUF file                of several parts the first
+ *
  * Every key of the config that changes the mathematics is honoured, or refused by name.
- * Errors: E_IO, E_FORMAT (names file, tensor, expected and found), E_UNSUPPORTED, E_NOMEM, E_ABORTED. */
+ * Errors: E_IO, E_FORMAT (names file, tensor, expected and found), E_UNSUPPORTED (a family, a key, blocks that the backend does not
+ * keep), E_INVALID (params), E_NOMEM, E_DEVICE, E_ABORTED (by `progress`). */
 SPEC_API spec_status spec_model_open(spec_model **out, spec_backend *backend, const char *path,
                                      const spec_model_params *params);
 SPEC_API void spec_model_close(spec_model *model);
@@ -295,7 +311,7 @@ typedef struct spec_model_info {
                                    a target: what it is and what it reads, in words; borrowed */
     spec_backend *backend;      /* the one that it is on; borrowed */
 } spec_model_info;
-/* info->struct_size must be set. n_node: bytes_state_seq is for so many nodes per sequence. */
+/* info->struct_size must be set. n_node, 1 to 4096: bytes_state_seq is for so many nodes per sequence. Errors: E_INVALID, E_NOMEM. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);
 
 /* -------------------------------------------------------------------- sampling, verification --- */
@@ -307,9 +323,9 @@ typedef struct spec_sampling {
     int32_t top_k;     /* 0 = off; ties: smallest ids survive */
     float top_p;       /* 0 or 1 = off: keep the shortest prefix of the sorted distribution whose mass is >= top_p */
     float min_p;       /* 0 = off: drop p < min_p * max p */
-    uint64_t seed;     /* the same seed gives the same text, whatever the batch. Where drafts follow from more than the sequence
-                          (sequoia and dyspec-threshold learn from all, so does trie, and `adapt` chooses), and where a rule other
-                          than NAIVE verifies them, other texts may change it, but not its distribution */
+    uint64_t seed;     /* the same seed gives the same text, whatever the batch, with one exception. Other texts may change it (not its
+                          distribution) where two things meet: drafts follow from more than the sequence (sequoia, dyspec-threshold,
+                          trie, `adapt`), and a rule other than NAIVE verifies them */
 } spec_sampling; /* frozen */
 
 typedef enum spec_verify_rule {
@@ -355,36 +371,40 @@ typedef struct spec_drafter_params {
     float temperature;  /* of the draft distribution when the target samples; 0 = the target's. The target's top-k, top-p and
                            min-p shape the draft distribution in any case: mass where the target has none is wasted */
     const char *tree;   /* which trees to build: "KIND[:ARGS]" as for spec_builder_open. NULL = "chain:n_draft". Several may be
-                           given, separated by ';': the session chooses among them (spec_session_params.adapt; without it
-                           it takes the first) */
+                           given, separated by ';': the session chooses among them by spec_session_params.adapt. Without `adapt`
+                           it takes the first */
     spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
     spec_draft_vocab vocab; /* of a model: where its vocabulary is not the target's */
-    int32_t n_resample; /* of a head whose rows are a chain (Lyanna). After a rejection the rows that were not used yet give a tree
-                            once more, of which so many of the best nodes join the next draft; 0 = none. Not with sampled trees.
-                            Saved sequences have none of these rows */
+    int32_t n_resample; /* of a head whose rows are a chain (Lyanna); 0 = off. A rejection leaves rows unused. They give a tree once
+                            more, of which so many of the best nodes join the next draft. Not with sampled trees. Saved sequences
+                            have none of these rows */
     int32_t resample_left; /* n_resample and resample_across hold only where more than so many rows are left */
-    int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of
-                            all the builder's nodes, sampled ones too. Such a sequence runs the head not in this step, but in the next */
+    int32_t resample_across; /* 1: where several sequences draft at once, that tree takes the place of the next draft, for up to half of
+                            them. It has all the builder's nodes, and may be sampled. Such a sequence runs the head in its next step,
+                            not in this one. Needs n_resample >= 1 */
     spec_token_info token_info; /* of a Lyanna head */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 
-/* Any model as a drafter: the library grows trees from its distributions. What the session checks when it opens (E_INVALID): the model
- * is on the target's backend; its vocabulary agrees with the target's id by id, as far as both go, or both have tokenizers, and `vocab`
- * says how they come together; a head on hidden states (spec_model_info.head) was made for this target, and has its dtype. Errors:
- * E_INVALID (parameters; a tree that is none: as spec_builder_open), E_IO, E_FORMAT, E_NOMEM. */
+/* Any model as a drafter: the library grows trees from its distributions. The session checks when it opens (E_INVALID) that
+ *   - the model is on the target's backend;
+ *   - its vocabulary agrees with the target's id by id, as far as both go; or both have tokenizers, and `vocab` says how they meet;
+ *   - a head on hidden states (spec_model_info.head) was made for this target, and has its dtype.
+ * Errors: E_INVALID (parameters; a tree that is none: as spec_builder_open), E_IO and E_FORMAT (static:@FILE), E_NOMEM. */
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
 /* A drafter that needs no model: a kind and its numbers. Kinds:
- *   ngram:N,M,L prompt lookup: what followed the last N tokens where they stood before, or fewer down to L: up to M tokens (3,10; L: 1,
- *               in front of another drafter 2)
- *   trie:NODES,DEPTH,MEGABYTES   a tree of what followed the last tokens most often, in the sequence's prompts and in all that this
- *               drafter's sessions have emitted; counts up to DEPTH tokens, within MEGABYTES (16,8,256)
- *   png:FILE,D,K  what most often followed in the text and in a corpus: D drafts of K tokens (2, what the table has).
- *               FILE: a corpus table (spec ngram build; spec_corpus_open of spec_trees.h)
- * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
- * E_IO and E_FORMAT (FILE), E_NOMEM. A table of another vocabulary is refused by the session (E_INVALID). */
+ *
+ *     ngram:N,M,L                 Prompt lookup: the last N tokens, or fewer down to L, are found where they stood before. The up to M
+ *                                 tokens that followed are drafted. Default 3,10; L: 1, in front of another drafter 2
+ *     trie:NODES,DEPTH,MEGABYTES  A tree of what followed the last tokens most often: in the sequence's prompts, and in all that this
+ *                                 drafter's sessions have emitted. Counts up to DEPTH tokens, within MEGABYTES. Default 16,8,256
+ *     png:FILE,D,K                What most often followed in the text and in a corpus: D drafts of K tokens (2; what the table has).
+ *                                 FILE: a corpus table (spec ngram build; spec_corpus_open of spec_trees.h)
+ *
+ * It works with every target. allocator: NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range), E_IO and
+ * E_FORMAT (FILE), E_NOMEM. A table of another vocabulary is refused by the session (E_INVALID). */
 SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);
 
 SPEC_API void spec_drafter_close(spec_drafter *drafter);
@@ -393,15 +413,15 @@ SPEC_API void spec_drafter_close(spec_drafter *drafter);
 
 typedef struct spec_session spec_session; /* sequences in flight on one target; one thread at a time */
 
-/* Choice of the tree at run time (algorithms.md 13, 14). Not to speculate is always one of the choices. Times that are measured
- * decide which tree is verified; so, where text is sampled, a seed may give another text in another run. Its distribution is the same.
- * What is measured is a round: it begins with a draft, and ends when all its sequences have committed. The choice is updated by
- * what the round emitted and by the time that it took. Between the four calls of spec_trees.h that is the caller's own time, too. */
+/* Choice of the tree at run time (algorithms.md 13, 14). Not to speculate is always one of the choices. Measured times decide which tree
+ * is verified. So a seed may give another sampled text in another run; its distribution is the same.
+ * A round is what is measured. It begins with a draft, and ends when all its sequences have committed. What it emitted and the time that it
+ * took update the choice. Between the four calls of spec_trees.h that is the caller's own time, too. */
 typedef enum spec_adapt {
     SPEC_ADAPT_OFF = 0,
     SPEC_ADAPT_COST = 1, /* most expected tokens per second. Tokens: what was accepted of each tree so far, and more for trees
-                            that are little known, so that they are tried. Seconds: step costs of the profile, and what
-                            the tree's rounds took beside these if this session measured the profile */
+                            that are little known, so that they are tried. Seconds: step costs of the profile. If this session
+                            measured the profile, they are corrected by what the tree's rounds took */
     SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
 } spec_adapt;
 
@@ -409,8 +429,8 @@ typedef enum spec_adapt {
 typedef enum spec_draft_combine {
     SPEC_DRAFT_FIRST = 0, /* in their order: the first that proposes for a sequence */
     SPEC_DRAFT_UNION = 1, /* the union of what all propose, which is SPEC_TREE_DETERMINISTIC: naive or greedy verification */
-    SPEC_DRAFT_CHOOSE = 2 /* one of the following, by `adapt` (without it the first): each with each of its trees; all together as FIRST;
-                             chains of drafters from text in front of another. By COST also each of these by matches of 1, 2 and 3 tokens */
+    SPEC_DRAFT_CHOOSE = 2 /* `adapt` chooses (without it the first): each drafter with each of its trees; all together as FIRST; chains
+                             of drafters from text in front of another. By COST also matches of 1, 2 or 3 tokens of those from text */
 } spec_draft_combine;
 
 typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
@@ -434,10 +454,11 @@ typedef struct spec_session_params {
     int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = what the drafter's largest tree
                            needs. A smaller one cuts trees short */
     spec_verify_rule verify; /* what spec_step uses, and spec_verify with SPEC_VERIFY_AUTO */
-    spec_abort_fn abort;
+    spec_abort_fn abort;     /* or NULL */
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
-    const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
+    const char *profile; /* step costs: a file of spec_cost_save; NULL = measured: with SPEC_ADAPT_COST when the session opens, else by
+                            spec_session_profile */
     const spec_lab *lab; /* NULL = none of them */
     const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
     int32_t n_tap;
@@ -449,13 +470,15 @@ typedef struct spec_session_params {
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT SPEC_STRUCT_INIT(spec_session_params)
 
-/* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
- * is taken here. Errors: E_INVALID (a drafter does not fit the target: says why), E_NOMEM, E_UNSUPPORTED. */
+/* drafter may be NULL: plain decoding. All memory of the steady state is taken here. With SPEC_ADAPT_COST and no profile, step costs are
+ * measured here, for a fraction of a second or a few seconds.
+ * Errors: E_INVALID (parameters; a drafter that does not fit the target: says why), E_STATE (the drafter serves another session),
+ * E_UNSUPPORTED, E_IO and E_FORMAT (the profile), E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);
-/* From any thread: the call in progress (a prompt, a draft, a score, a step) ends after its current pass with E_ABORTED. If none is in
- * progress, or that pass was its last, the next of these does. Later calls are not concerned. */
+/* From any thread. The call in progress (a prompt, a draft, a score, a step) ends after its current pass, with E_ABORTED. If none is in
+ * progress, or that pass was its last, the next such call ends so. Calls after that are not concerned. */
 SPEC_API void spec_session_cancel(spec_session *session);
 
 typedef struct spec_session_info {
@@ -475,7 +498,7 @@ typedef struct spec_memory {
     uint64_t bytes_kv;       /* KV pages */
     uint64_t bytes_work;     /* activations, logits, distributions, workspaces */
 } spec_memory;
-/* What a session with these parameters takes on the device, before it is opened. out->struct_size must be set. Errors:
+/* What a session with these parameters will take on the device, in bytes. Nothing is taken yet. out->struct_size must be set. Errors:
  * as spec_session_open. */
 SPEC_API spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_drafter *drafter,
                                           const spec_session_params *params);
@@ -497,21 +520,21 @@ typedef struct spec_logit_bias {
     float bias; /* added to the logit; -INFINITY = never */
 } spec_logit_bias; /* frozen */
 
-/* Which tokens may follow ids [n] (prompt, what was emitted, and a draft's path)? When it is called, bit t % 32 of allowed [t / 32] is
- * set for every token t < n_vocab: clear the bits of those that must not come. It is called on the session's thread, for each node of
- * a tree that can still be reached. Its answer must follow from ids alone, and leave a token that no bias forbids (else E_INVALID).
- * Non-zero stops the step (E_ABORTED). */
+/* Which tokens may follow ids [n] (prompt, what was emitted, and a draft's path)? allowed [(n_vocab + 31) / 32]: bit t % 32 of
+ * allowed[t / 32] stands for token t. All are set when it is called: clear those of tokens that must not come. It is called on the
+ * session's thread, for each node of a tree that can still be reached. Its answer must follow from ids alone. It must leave a token that
+ * no bias forbids (else E_INVALID). Non-zero stops the step (E_ABORTED). */
 typedef int (*spec_mask_fn)(void *user_data, uint32_t *allowed, int32_t n_vocab, const int32_t *ids, size_t n);
 
-/* Receives text as it becomes final (bytes that could begin a stop string, or half a character, are withheld) and the ids emitted
- * since the last call. Non-zero stops (E_ABORTED). */
+/* Receives text as it becomes final, n_text bytes with no zero at the end, and the ids emitted since the last call. Both are borrowed for
+ * the call. Bytes that could begin a stop string, or half a character, are withheld. Non-zero stops (E_ABORTED). */
 typedef int (*spec_text_fn)(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids);
 
-/* What is wanted of a sequence. Zero in a field is its default. Everything is copied but user data.
+/* What is wanted of a sequence. Zero in a field is its default. Everything is copied, except user data.
  *
  * Penalties, biases and mask change the logits of each node of a tree by that node's own path, before sampling. So speculation gives
  * what plain decoding gives. Log-probabilities are those of the model, without such changes. The first request of a session that
- * changes logits takes memory on the device, as much as the logits have (E_NOMEM); and the host copies a row per node. */
+ * changes logits takes memory on the device, as much as the logits have (E_NOMEM). The host then copies a row per node. */
 typedef struct spec_request {
     size_t struct_size;
     spec_sampling sampling;
@@ -528,10 +551,10 @@ typedef struct spec_request {
     int32_t logprobs;        /* 1: log-probabilities of the emitted tokens, */
     int32_t n_top;           /* and of so many likeliest ones at each place, at most 20 */
     /* Which tokens come. */
-    float repeat_penalty;    /* logits of tokens that stand in prompt or output are divided by it if positive, else multiplied; 0 or
+    float repeat_penalty;    /* of tokens that stand in prompt or output: a positive logit is divided by it, another is multiplied; 0 or
                                 1 = off (CTRL, arXiv 1909.05858, 4.1) */
-    float presence_penalty;  /* subtracted once from logits of tokens that were emitted since the latest prompt, */
-    float frequency_penalty; /* and this, for each time that they were */
+    float presence_penalty;  /* subtracted once from the logit of a token that was emitted since the latest prompt */
+    float frequency_penalty; /* subtracted from it for each time that it was emitted since then */
     int32_t n_penalty;       /* penalties look at so many last tokens; 0 = all */
     const spec_logit_bias *bias; /* [n_bias]; those of one token add up. Some token must be left */
     int32_t n_bias;
@@ -546,32 +569,39 @@ typedef struct spec_request {
 } spec_request;
 #define SPEC_REQUEST_INIT SPEC_STRUCT_INIT(spec_request)
 
-/* The defaults that a model's generation_config.json gives, to be changed and passed on: sampling (greedy unless do_sample is
- * true), repeat_penalty, n_predict (max_new_tokens), stop (stop_strings), and as biases of -infinity suppress_tokens and
- * bad_words_ids of one token each. A filter that the file does not name is off. All other fields are zero, and all of them without
- * such a file; the model's own end tokens need no field. out->struct_size must be set. *unread (may be NULL): the keys that change
- * which tokens come and that this library does not do ("no_repeat_ngram_size, num_beams"), "" if there are none. It and the arrays
- * are borrowed from the model. Errors: E_FORMAT (a value of that file is wrong: names the key; out is unchanged). */
+/* The defaults that a model's generation_config.json gives, to be changed and passed on:
+ *
+ *     sampling         greedy unless do_sample is true. A filter that the file does not name is off
+ *     repeat_penalty   repetition_penalty
+ *     n_predict        max_new_tokens
+ *     stop             stop_strings
+ *     bias             -infinity for suppress_tokens, and for bad_words_ids of one token each
+ *
+ * All other fields are zero. Without such a file all are. The model's own end tokens need no field. out->struct_size must be set.
+ * *unread (`unread` may be NULL): the keys that change which tokens come and that this library does not support
+ * ("no_repeat_ngram_size, num_beams"), "" if there are none. It and the arrays are borrowed from the model.
+ * Errors: E_FORMAT (a value of that file is wrong: names the key; out is unchanged). */
 SPEC_API spec_status spec_request_from_model(spec_request *out, const spec_model *model, const char **unread);
 
 /* --- sequences --- */
 
 /* Admits a sequence: consumes ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx. request NULL: greedy, until
- * an end token. With n_prompt_step of the session the prompt is consumed by the steps that follow. On error nothing is left of it.
+ * an end token. *seq is a small number, reused after removal. With n_prompt_step of the session nothing is consumed now: the steps that
+ * follow do it. On error nothing is left of the sequence.
  * Errors: E_FULL (it can never fit: says by how much), E_BUSY (no free sequence now), E_INVALID (an id or a setting out of its range,
- * named), E_UNSUPPORTED (stop strings without a tokenizer), E_NOMEM, E_ABORTED. *seq is a small number, reused after removal. */
+ * named), E_UNSUPPORTED (stop strings without a tokenizer), E_NOMEM, E_DEVICE, E_ABORTED. */
 SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, const int32_t *ids, size_t n,
                                        const spec_request *request);
 /* Appends ids [n], n >= 1, to a living sequence, also behind an end token: the next turn of a chat. The pending token and
  * ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Text that was held back is
- * given up. Errors: as above; the sequence is then as before, but for a score of it, with two exceptions. After E_ABORTED the ids are
- * there, and the next step consumes what is left of them. After E_DEVICE the sequence can only be removed (E_STATE). */
+ * given up.
+ * Errors: as above. The sequence is then as before, except that a score of it is forgotten. Two statuses differ. After E_ABORTED the ids
+ * are there, and the next step consumes what is left of them. After E_DEVICE the sequence can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
-/* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos,
- * request->parse_special. To add an empty text is to begin with BOS. To append text without a token changes nothing but
- * the request. Errors: as above; E_UNSUPPORTED (the target has no tokenizer), E_INVALID (text that is not UTF-8, no BOS
- * to begin with). */
+/* The same with n_text bytes of text, which the target's tokenizer encodes by request->no_bos and request->parse_special. An empty text
+ * that is added begins with BOS. Text without a token that is appended changes the request alone. Errors: as above; E_UNSUPPORTED (the
+ * target has no tokenizer), E_INVALID (text that is not UTF-8, no BOS to begin with). */
 SPEC_API spec_status spec_sequence_add_text(spec_session *session, int32_t *seq, const char *text, size_t n_text,
                                             const spec_request *request);
 SPEC_API spec_status spec_sequence_append_text(spec_session *session, int32_t seq, const char *text, size_t n_text,
@@ -579,31 +609,36 @@ SPEC_API spec_status spec_sequence_append_text(spec_session *session, int32_t se
 /* Another request from the next step on; NULL = greedy, until an end token. Errors: E_INVALID, E_UNSUPPORTED, E_NOMEM; the former
  * request then still holds. */
 SPEC_API spec_status spec_sequence_set_request(spec_session *session, int32_t seq, const spec_request *request);
+/* Ends a sequence, in whatever state it is. Its number may be given to another one. Errors: E_INVALID (no such sequence). */
 SPEC_API spec_status spec_sequence_remove(spec_session *session, int32_t seq);
-/* All ids so far, prompt included; borrowed until the next call on the session. */
+/* All ids [n] so far: the prompt, what was emitted, the pending token last. Borrowed until the next call on the session. Errors: E_INVALID
+ * (no such sequence). */
 SPEC_API spec_status spec_sequence_ids(const spec_session *session, const int32_t **ids, size_t *n, int32_t seq);
 
 /* Takes, or gives, n bytes of a saved sequence. Returns 0, or non-zero if it could not take or give all of them. */
 typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 
-/* Admits a copy of seq: ids, state, request, held-back text and drafts to come are the same, so give it a seed of its own. What seq has
- * accepted and not yet applied is applied first, and a prompt that steps have yet to consume is consumed. Errors: E_INVALID (no such
- * sequence), E_BUSY (no free sequence), E_STATE (an earlier pass failed), E_NOMEM, E_DEVICE, E_ABORTED. */
+/* Admits a copy of seq: ids, state, request, held-back text. Its draws are those of seq, too: give it a seed of its own. What seq has
+ * accepted and not yet applied is applied first. A prompt that steps have yet to consume is consumed. Errors: E_INVALID (no such
+ * sequence), E_BUSY (no free sequence), E_STATE (an earlier pass failed), E_NOMEM, E_DEVICE, E_ABORTED; E_UNSUPPORTED (an engine of
+ * the application's that cannot). */
 SPEC_API spec_status spec_sequence_fork(spec_session *session, int32_t *copy, int32_t seq);
 /* Another seed from the next draw on. Errors: E_INVALID. */
 SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint64_t seed);
 /* Saves all that seq needs to go on, held-back text too, as bytes that `write` receives in order. Of its request these are saved:
- * sampling, ignore_eos and what is left of n_predict. What seq has accepted and not yet applied is applied first, and a prompt that steps
- * have yet to consume is consumed; a score of seq is forgotten. Errors: E_INVALID, E_IO (`write` returned non-zero), E_NOMEM, E_STATE (an
- * earlier pass failed), E_DEVICE, E_ABORTED. */
+ * sampling, ignore_eos and what is left of n_predict. First what seq has accepted is applied, and a prompt that steps have yet to consume
+ * is consumed. A score of seq is forgotten. Errors: E_INVALID, E_IO (`write` returned non-zero), E_NOMEM, E_STATE (an earlier pass
+ * failed), E_DEVICE, E_ABORTED; E_UNSUPPORTED (an engine of the application's that cannot). */
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
-/* Admits what was saved. On the same backend and device it goes on bit for bit as the saved one would have. What was not saved of its
- * request is for spec_sequence_set_request: before the next step, which tells the text that a stop string has held back. The drafter's
- * state was saved, too; a drafter of this session that finds no state of its own consumes the ids anew. Errors: those of
- * spec_sequence_add; E_FORMAT, saying what differs: another model, compute type or version, bytes cut short (`read` returned non-zero)
- * or changed, or, for a session with SPEC_SCAN_RECURRENT, a state of SPEC_SCAN_CHUNKED that lags. The ids of what was refused can
- * be admitted anew (spec_sequence_add). */
+/* Admits what was saved. On the same backend and device it goes on bit for bit as the saved one would have.
+ *
+ * Request   What was not saved of it is for spec_sequence_set_request. Call that before the next step, which tells the text that a stop
+ *           string has held back.
+ * Drafters  Their states were saved, too. A drafter of this session that finds no state of its own consumes the ids anew.
+ * Errors    Those of spec_sequence_add; E_UNSUPPORTED. E_FORMAT says what differs: another model, compute type or version; bytes cut
+ *           short (`read` returned non-zero) or changed; for a session with SPEC_SCAN_RECURRENT, a state of SPEC_SCAN_CHUNKED that lags.
+ *           The ids of what was refused can be admitted anew (spec_sequence_add). */
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
 /* --- steps --- */
@@ -627,15 +662,19 @@ typedef struct spec_step_result {
     int32_t n_drafted;     /* nodes proposed, without the root */
     int32_t n_accepted;    /* of them */
     int32_t drafter;       /* which of the session's drafters proposed them, -1 = none or several */
-    int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs; then ways of several), -1 = did
-                              not draft */
+    int32_t tree;          /* which way to draft, -1 = did not draft. Numbered: the trees of the first drafter, those of the second, ...,
+                              then ways of several drafters */
     int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
 } spec_step_result; /* grows */
-/* One round for the sequences in seqs [n], each once: draft, score, verify, commit. results [n] receives a pointer for each. A
- * sequence whose text has ended goes on if it is given again. After E_DEVICE the sequences of the call can only be removed. After any
- * other error they are as before, and results are NULL, with two exceptions. E_ABORTED while a prompt is consumed leaves what was
- * consumed until then. Where an application's drafter fails in `hidden` (spec_trees.h), that sequence can only be removed; if that was
- * behind the commit, all have advanced, and results tell of them. */
+/* One round for the sequences in seqs [n], 1 <= n <= n_seq, each once: draft, score, verify, commit. results [n] receives a pointer for
+ * each. A sequence whose text has ended goes on if it is given again.
+ *
+ * Errors    E_INVALID (no such sequence, one given twice; what a mask or an application's drafter did wrong), E_STATE (an earlier pass
+ *           failed), E_NOMEM, E_DEVICE, E_ABORTED, and what callbacks return. A full context is no error: `stop` says it.
+ * Then      After E_DEVICE the sequences of the call can only be removed. After any other error they are as before, and results are
+ *           NULL. Two exceptions: E_ABORTED while a prompt is consumed leaves what was consumed until then. Where an application's
+ *           drafter fails in `hidden` (spec_trees.h), that sequence can only be removed; if that was behind the commit, all have
+ *           advanced, and results tell of them. */
 SPEC_API spec_status spec_step(spec_session *session, const spec_step_result **results, const int32_t *seqs, int32_t n);
 
 /* ------------------------------------------------------------------------------- generate --- */
@@ -649,18 +688,20 @@ typedef struct spec_result {
     size_t n_ids;
     spec_logprob *logprobs;     /* [n_ids] or NULL */
     spec_stop stop;
-    int32_t n_prompt;
+    int32_t n_prompt;           /* tokens of the prompt */
     int64_t n_step, n_drafted, n_accepted, n_emitted; /* emitted: what was accepted, and one more per step */
     int64_t n_speculated;       /* steps that drafted at all */
     int64_t n_branched;         /* steps that accepted a node which is not the first child of its parent */
     int64_t accepted[64];       /* [k]: steps that accepted k drafts */
-    double prefill_ms, decode_ms;
+    double prefill_ms, decode_ms; /* of the clock; prefill: until the prompt is consumed */
 } spec_result;
 #define SPEC_RESULT_INIT SPEC_STRUCT_INIT(spec_result)
 
-/* Text for one prompt: admits a sequence, steps until it ends, removes it. An empty prompt starts from BOS where the model has one.
- * result->struct_size must be set; what an earlier call left in it is not freed. When the call fails or is cancelled, what was generated
- * until then is in *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free it with spec_result_free, before the backend is closed. */
+/* Text for one prompt: admits a sequence, steps until it ends, removes it. request NULL: greedy, at most 128 tokens. An empty prompt
+ * starts from BOS where the model has one.
+ * result->struct_size must be set. What an earlier call left in it is not freed. When the call fails or is cancelled, what was generated
+ * until then is in *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free it with spec_result_free, before the backend is closed.
+ * Errors: those of spec_sequence_add_text and spec_step. */
 SPEC_API spec_status spec_generate(spec_session *session, spec_result *result, const char *prompt, size_t n_prompt,
                                    const spec_request *request);
 /* The same from ids; works without a tokenizer. */
