@@ -10,7 +10,7 @@
  *     spec_model_open(&small, be, "models/drafter", NULL);
  *     spec_drafter_from_model(&dr, small, NULL);                anything that proposes tokens
  *     spec_session_open(&s, target, dr, NULL);                  sequences in flight, one thread
- *     spec_generate(s, &result, "Once upon a time", strlen(...), &params);
+ *     spec_generate(s, &result, "Once upon a time", strlen(...), NULL);
  *
  * Many texts at once: spec_sequence_add for each, then spec_step for all of them.
  *

@@ -22,10 +22,10 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------- sessions --- */
 
-/* Named alternatives. The first of each is the default: exact, and what the library is made for. */
+/* Alternatives for comparison. The first of each is the default: what the library is made for. All keep the text exact within a form. */
 typedef enum spec_scan_form {
-    SPEC_SCAN_CHUNKED = 0,  /* Mamba-2 layers as products, with a state that lags by whole chunks (8.6): no node waits for
-                               another, and accepted tokens are folded into the state 16 at a time */
+    SPEC_SCAN_CHUNKED = 0,  /* Mamba-2 layers as products, with a state that lags by whole chunks (8.6). No node waits for
+                               another. Accepted tokens are folded into the state 16 at a time */
     SPEC_SCAN_RECURRENT = 1 /* state by state, depth first (8.3). Another order of sums: equal within rounding */
 } spec_scan_form;
 typedef enum spec_advance {
@@ -38,8 +38,8 @@ typedef enum spec_draft_state {
                                      spec_memory.bytes_state */
 } spec_draft_state;
 
-/* What spec_session_params.lab points at. Copied when the session opens. Errors of the session: E_INVALID (a value that
- * is none). */
+/* What spec_session_params.lab points at. Copied when the session opens. Errors of spec_session_open: E_INVALID (a value that is
+ * none), E_UNSUPPORTED (joint attainment of an application's engine). */
 struct spec_lab {
     size_t struct_size;
     spec_scan_form scan;          /* of Mamba-2 layers, the drafter's too */
@@ -52,8 +52,8 @@ struct spec_lab {
 /* ---------------------------------------------------------------------------------- trees --- */
 
 /* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores.
- * It is SPEC_TREE_UNROLLED, which only the naive and the greedy rule fit. leaf [out->n] (may be NULL): the node of
- * `tree`. out is not tree. Errors: E_FULL, E_INVALID (no root; out is tree). */
+ * It is SPEC_TREE_UNROLLED, which only the naive and the greedy rule fit. leaf, with room for out->cap entries, or NULL: which node of
+ * `tree` each node of `out` is. out is not tree. Errors: E_FULL (out->cap is too small), E_INVALID (no root; out is tree). */
 SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
 
 /* --------------------------------------------------------------------------------- choice --- */
