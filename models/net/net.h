@@ -116,7 +116,7 @@ int32_t speci_net_n_short(const spec_model *m);
 /* May sequences become longer than that? */
 bool speci_net_is_long(const net_shape *s, int32_t n_short);
 
-/* Emits all plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
+/* Emits all plans. With plans->ops NULL it counts operations, as many as there may be, and measures memory (arena bases NULL). */
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);
 /* Bytes of the tensors that passes of so many rows need. */
 size_t speci_net_rows_bytes(const spec_model *model, int32_t rows);

@@ -14,10 +14,8 @@ static spec_status alloc_host(net_exec *net)
 {
     const net_shape *s = &net->shape;
     net_plans *plans = &net->plans;
-    for (int i = 0; i < NET_PLANS; i++) {
-        const int whole = i == SPEC_PHASE_PREFILL ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE; /* what it is, or is a part of */
-        if (!(plans->ops[i] = speci_alloc(net->a, (size_t)plans->n_op[whole], sizeof(spec_op)))) return SPEC_E_NOMEM;
-    }
+    for (int i = 0; i < NET_PLANS; i++)
+        if (!(plans->ops[i] = speci_alloc(net->a, (size_t)plans->n_op[i], sizeof(spec_op)))) return SPEC_E_NOMEM;
     if (!(plans->kv = speci_alloc(net->a, (size_t)plans->n_kv, sizeof(spec_kv)))) return SPEC_E_NOMEM;
     if (!(plans->kept = speci_alloc(net->a, (size_t)plans->n_kept, sizeof(net_kept)))) return SPEC_E_NOMEM;
     if (!(net->to_zero = speci_alloc(net->a, (size_t)plans->n_zeroed, sizeof(spec_range)))) return SPEC_E_NOMEM;

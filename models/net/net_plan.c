@@ -191,9 +191,13 @@ static void emit_parts(net_emitter *e)
     e->plans = whole;
 }
 
-/* The plans of passes without rows, of what is in the decode plan. */
+/* The plans of passes without rows: parts of the decode plan, which are as long at most. */
 static void pick(net_plans *plans)
 {
+    if (!plans->ops[SPEC_PHASE_DECODE]) {
+        plans->n_op[NET_REPLAY] = plans->n_op[NET_FOLD] = plans->n_op[SPEC_PHASE_DECODE];
+        return;
+    }
     for (int32_t i = 0; i < plans->n_op[SPEC_PHASE_DECODE]; i++) {
         const spec_op *op = &plans->ops[SPEC_PHASE_DECODE][i];
         if (!speci_op_kinds[op->kind].replays) continue;
@@ -213,5 +217,5 @@ void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *mode
     speci_net_take_taps(&e);
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) emit_plan(&e);
     if (model->intake && model->intake->hands_input) emit_parts(&e);
-    if (plans->ops[SPEC_PHASE_DECODE]) pick(plans);
+    pick(plans);
 }
