@@ -36,6 +36,7 @@ typedef struct speci_op_kind {
     /* The operation made of others that every backend has, for the step that is bound; NULL: there is none. */
     spec_status (*fallback)(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step);
     bool optional; /* no backend has to have it: a plan that holds it is unsupported there */
+    bool replays;  /* it applies accepted paths: a decode pass without rows has nothing else to do (spec_backend.h) */
 } speci_op_kind;
 extern const speci_op_kind speci_op_kinds[SPEC_OP_N];
 

@@ -9,7 +9,7 @@
 
 enum { SEQS = 2, NODES = 8 };
 
-/* Both plans, in host memory that nobody computes with. */
+/* All plans, in host memory that nobody computes with. */
 typedef struct emitted {
     net_plans plans;
     net_memory memory;
@@ -22,7 +22,7 @@ static emitted emit(const spec_model *model)
     emitted e = { .shape = speci_net_shape_of(model, &p) };
     net_plans *plans = &e.plans;
     speci_net_emit(plans, &e.memory, model, &e.shape);
-    for (int i = 0; i < 2; i++) assert_non_null(plans->ops[i] = calloc((size_t)plans->n_op[i], sizeof(spec_op)));
+    for (int i = 0; i < NET_PLANS; i++) assert_non_null(plans->ops[i] = calloc((size_t)plans->n_op[i], sizeof(spec_op)));
     assert_non_null(plans->kv = calloc((size_t)plans->n_kv + 1, sizeof *plans->kv));
     assert_non_null(plans->kept = calloc((size_t)plans->n_kept + 1, sizeof *plans->kept));
     net_arena *arenas[] = { &e.memory.work, &e.memory.state, &e.memory.kv };
@@ -33,7 +33,7 @@ static emitted emit(const spec_model *model)
 
 static void free_emitted(emitted *e)
 {
-    void *all[] = { e->plans.ops[0], e->plans.ops[1], e->plans.kv, e->plans.kept, e->memory.work.base,
+    void *all[] = { e->plans.ops[0], e->plans.ops[1], e->plans.ops[NET_REPLAY], e->plans.ops[NET_FOLD], e->plans.kv, e->plans.kept, e->memory.work.base,
                     e->memory.state.base, e->memory.kv.base };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) free(all[i]);
 }

@@ -1,5 +1,5 @@
 /* test_prefill.c - how a prompt is cut into passes: the CPU, told that its passes may be of several sizes, is watched;
- * and what is decoded behind a prompt does not depend on the sizes. */
+ * and what is decoded behind a prompt does not depend on the sizes. And what an appended prompt asks for in front of that. */
 #include <string.h>
 
 #include "backends/backend.h"
@@ -11,6 +11,8 @@ enum { MOST = 64, LEAST = 8, MOST_PASS = 8, N_VOCAB = 96, MOST_IDS = 200, N_CTX 
 
 static struct {
     int32_t n, rows[MOST_PASS], n_fed;
+    int32_t n_row;            /* of the pass that runs */
+    int32_t idle[SPEC_OP_N];  /* operations of passes without rows, by kind */
 } seen;
 
 static spec_status info_of_sizes(spec_device *dev, spec_device_info *out)
@@ -20,8 +22,15 @@ static spec_status info_of_sizes(spec_device *dev, spec_device_info *out)
     return status;
 }
 
+static spec_status run(spec_queue *q, const spec_op *op)
+{
+    if (seen.n_row == 0) seen.idle[op->kind]++;
+    return speci_cpu_ops.op[op->kind].run(q, op);
+}
+
 static spec_status watch(spec_queue *q, const spec_step_block *block)
 {
+    seen.n_row = block->n_row;
     if (block->phase == SPEC_PHASE_PREFILL) {
         assert_true(seen.n < MOST_PASS);
         seen.rows[seen.n++] = block->n_row_run;
@@ -40,6 +49,8 @@ static int open_backends(void **state)
     p.n_threads = 2;
     ops = speci_cpu_ops;
     ops.info = info_of_sizes, ops.step_bind = watch;
+    for (int k = 0; k < SPEC_OP_N; k++)
+        if (ops.op[k].run) ops.op[k].run = run;
     OK(spec_backend_open_ops(&backend, &ops, NULL, &p));
     OK(spec_backend_open_ops(&plain, &speci_cpu_ops, NULL, &p));
     return 0;
@@ -141,12 +152,41 @@ static void all_sizes_say_the_same(void **state)
     }
 }
 
+/* A path that is pending, and states that lag, are seen to by the operations that apply paths: no weight is read for that. */
+static void what_is_pending_asks_for_no_product(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int32_t scans, commits; /* of 3 layers: a scan applies the path, a chunked one folds what is left */
+    } models[] = { { GOLDEN "mamba2", 2 * 3, 0 }, { GOLDEN "mamba", 3, 0 }, { GOLDEN "llama3", 0, 1 } };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        spec_model *m = support_model(backend, models[i].name, SPEC_DTYPE_F32);
+        spec_session *s = open_session(m, N_CTX);
+        const int32_t ids[] = { 1, 5, 9, 2, 7 };
+        const spec_step_result *r;
+        int32_t seq;
+        OK(spec_sequence_add(s, &seq, ids, 5, NULL));
+        OK(spec_step(s, &r, &seq, 1));
+        memset(&seen, 0, sizeof seen);
+        OK(spec_sequence_append(s, seq, ids, 5, NULL));
+        for (int k = 0; k < SPEC_OP_N; k++) {
+            if (k == SPEC_OP_SCAN) assert_int_equal(seen.idle[k], models[i].scans);
+            else if (k == SPEC_OP_KV_COMMIT) assert_int_equal(seen.idle[k], models[i].commits);
+            else if (k != SPEC_OP_CONV) assert_int_equal(seen.idle[k], 0);
+        }
+        spec_session_close(s);
+        spec_model_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_are_cut_by_their_length),
         cmocka_unit_test(a_small_context_has_small_passes),
         cmocka_unit_test(all_sizes_say_the_same),
+        cmocka_unit_test(what_is_pending_asks_for_no_product),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

@@ -64,6 +64,13 @@ typedef struct net_kept {
 
 enum { NET_PART_OPS = 4 };
 
+/* Plans of an executor: one a phase, and parts of the decode plan for passes without rows. */
+enum {
+    NET_REPLAY = SPEC_PHASE_PREFILL + 1, /* what applies accepted paths */
+    NET_FOLD,                            /* chunked scans alone */
+    NET_PLANS
+};
+
 /* Token info of hot tokens as one table (net_token_table.c): device memory, from attach on. */
 typedef struct net_token_table {
     spec_view info;  /* compute type [n_hot][n_hot] */
@@ -71,10 +78,10 @@ typedef struct net_token_table {
     int32_t *column; /* [n_hot] the token of a column */
 } net_token_table;
 
-/* The forward pass of a model as two plans over the same tensors. */
+/* The forward pass of a model as plans over the same tensors. */
 typedef struct net_plans {
-    spec_op *ops[2];          /* by phase; NULL while only measuring */
-    int32_t n_op[2];
+    spec_op *ops[NET_PLANS];  /* NULL while only measuring */
+    int32_t n_op[NET_PLANS];
     net_kept *kept;           /* [n_kept] by branch, layers in order; NULL while only measuring */
     int32_t n_kept;
     int32_t n_zeroed;         /* of their buffers, those that are zeroed */
@@ -109,7 +116,7 @@ int32_t speci_net_n_short(const spec_model *m);
 /* May sequences become longer than that? */
 bool speci_net_is_long(const net_shape *s, int32_t n_short);
 
-/* Emits both plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
+/* Emits all plans. With plans->ops NULL it counts operations, as many as there may be, and measures memory (arena bases NULL). */
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);
 /* Bytes of the tensors that passes of so many rows need. */
 size_t speci_net_rows_bytes(const spec_model *model, int32_t rows);
@@ -153,11 +160,11 @@ typedef struct net_exec {
     net_shape shape;
     net_memory memory;
     net_plans plans;
-    spec_plan plan[2];   /* by phase, of their operations */
+    spec_plan plan[NET_PLANS]; /* of their operations */
     bool walks;          /* a scan of decode passes goes from node to node: it needs the traversal schedule */
     spec_tap *taps;      /* [n_tap] */
     spec_queue *queue;
-    spec_prepared *prepared[2];
+    spec_prepared *prepared[NET_PLANS];
     spec_prepared *prepared_part[2]; /* HEAD, INFO: pieces of the decode plan, or what stands in for them */
     net_seq *seqs;       /* [n_seq] */
     int32_t n_begun;     /* of these: memory that has not been zeroed yet */
@@ -230,8 +237,8 @@ void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in
 /* The plan of HEAD (0) or INFO (1) (net_executor.c); without operations where there is nothing to do. */
 spec_plan speci_net_part_plan(const net_exec *net, int32_t i);
 
-/* Runs the pass that is described (net_pass.c), and what arg-max is behind it unless that is NULL. */
-spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax);
+/* Runs the pass that is described by one of the plans (net_pass.c), and what arg-max is behind it unless that is NULL. */
+spec_status speci_net_run(net_exec *net, int32_t plan, const spec_argmax_args *argmax);
 /* Are ids [n] of the vocabulary? */
 spec_status speci_net_check_tokens(const net_exec *net, const int32_t *ids, size_t n);
 /* Applies what is pending, and folds what states do not cover: n_recent is 0 behind it (net_settle.c). */

@@ -14,7 +14,7 @@ static spec_status alloc_host(net_exec *net)
 {
     const net_shape *s = &net->shape;
     net_plans *plans = &net->plans;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < NET_PLANS; i++)
         if (!(plans->ops[i] = speci_alloc(net->a, (size_t)plans->n_op[i], sizeof(spec_op)))) return SPEC_E_NOMEM;
     if (!(plans->kv = speci_alloc(net->a, (size_t)plans->n_kv, sizeof(spec_kv)))) return SPEC_E_NOMEM;
     if (!(plans->kept = speci_alloc(net->a, (size_t)plans->n_kept, sizeof(net_kept)))) return SPEC_E_NOMEM;
@@ -57,11 +57,13 @@ static spec_status check_abilities(const net_exec *net)
 static void list_plans(net_exec *net)
 {
     const net_shape *s = &net->shape;
-    for (int i = 0; i < 2; i++)
-        net->plan[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i], .phase = i,
-                                    .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
-                                    .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_cache,
-                                    .n_kv_max = s->n_page_seq * SPEC_PAGE };
+    for (int i = 0; i < NET_PLANS; i++) {
+        const bool prefill = i == SPEC_PHASE_PREFILL;
+        net->plan[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i],
+                                    .phase = prefill ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE,
+                                    .n_row_max = prefill ? s->chunk : s->n_row_decode, .n_seq_max = prefill ? 1 : s->n_seq,
+                                    .n_node_max = s->n_cache, .n_kv_max = s->n_page_seq * SPEC_PAGE };
+    }
     for (int32_t i = 0; i < net->plans.n_op[SPEC_PHASE_DECODE]; i++) {
         const spec_op *op = &net->plans.ops[SPEC_PHASE_DECODE][i];
         if (op->kind == SPEC_OP_SCAN && op->u.scan.chunk == 0) net->walks = true;
@@ -104,7 +106,7 @@ spec_status speci_net_open(speci_exec **out, const spec_model *model, const spec
 void speci_net_close(speci_exec *exec)
 {
     net_exec *net = net_of(exec);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < NET_PLANS; i++) {
         if (net->prepared[i]) net->ops->plan_free(net->queue, net->prepared[i]);
         speci_free(net->a, net->plans.ops[i]);
     }
@@ -143,11 +145,16 @@ spec_plan speci_net_part_plan(const net_exec *net, int32_t i)
     return plan;
 }
 
+static spec_status prepare(net_exec *net, spec_prepared **out, const spec_plan *plan, bool capture)
+{
+    return plan->n_op > 0 ? speci_plan_prepare(net->ops, net->queue, out, plan, capture) : SPEC_OK;
+}
+
 static spec_status prepare_parts(net_exec *net, bool capture)
 {
     for (int32_t i = 0; i < 2; i++) {
         const spec_plan plan = speci_net_part_plan(net, i);
-        if (plan.n_op > 0) SPEC_TRY(speci_plan_prepare(net->ops, net->queue, &net->prepared_part[i], &plan, capture));
+        SPEC_TRY(prepare(net, &net->prepared_part[i], &plan, capture));
     }
     return SPEC_OK;
 }
@@ -172,6 +179,6 @@ spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
     speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
     net->base.logits = net->plans.logits;
     SPEC_TRY(check_abilities(net));
-    for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &net->plan[i], capture));
+    for (int i = 0; i < NET_PLANS; i++) SPEC_TRY(prepare(net, &net->prepared[i], &net->plan[i], capture));
     return prepare_parts(net, capture);
 }

@@ -1,10 +1,10 @@
 /* net_pass.c - decode passes: trees of many sequences, what is pending alone. */
 #include "models/net/net.h"
 
-spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax)
+spec_status speci_net_run(net_exec *net, int32_t plan, const spec_argmax_args *argmax)
 {
     if (net->n_begun > 0) SPEC_TRY(speci_net_zero_begun(net));
-    return speci_plan_run(net->ops, net->queue, &net->plan[phase], net->prepared[phase], net->block, argmax);
+    return speci_plan_run(net->ops, net->queue, &net->plan[plan], net->prepared[plan], net->block, argmax);
 }
 
 spec_status speci_net_check_tokens(const net_exec *net, const int32_t *ids, size_t n)
@@ -54,13 +54,14 @@ void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in
     }
 }
 
-/* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted, stay. */
+/* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted, stay.
+ * Joint: tokens that are fed again are rows. */
 static spec_status pass_pending(net_exec *net, int32_t slot)
 {
     const speci_exec_input nothing = { .slot = slot };
     speci_net_describe(net, &nothing, 1, NULL);
     net->block->no_head = 1;
-    const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, NULL);
+    const spec_status status = speci_net_run(net, net->block->n_row > 0 ? SPEC_PHASE_DECODE : NET_REPLAY, NULL);
     speci_net_take_note(net, &nothing, 1, status);
     return status;
 }

@@ -1,4 +1,4 @@
-/* net_plan.c - a model's layers as a list of operations.
+/* net_plan.c - a model's layers as lists of operations.
  *
  * speci_net_emit runs twice: first with nothing to write to, which counts operations and measures memory, then for real.
  * Tensors are reused from layer to layer. Between operations: the residual, projections and time steps are f32,
@@ -191,14 +191,31 @@ static void emit_parts(net_emitter *e)
     e->plans = whole;
 }
 
+/* The plans of passes without rows: parts of the decode plan, which are as long at most. */
+static void pick(net_plans *plans)
+{
+    if (!plans->ops[SPEC_PHASE_DECODE]) {
+        plans->n_op[NET_REPLAY] = plans->n_op[NET_FOLD] = plans->n_op[SPEC_PHASE_DECODE];
+        return;
+    }
+    for (int32_t i = 0; i < plans->n_op[SPEC_PHASE_DECODE]; i++) {
+        const spec_op *op = &plans->ops[SPEC_PHASE_DECODE][i];
+        if (!speci_op_kinds[op->kind].replays) continue;
+        plans->ops[NET_REPLAY][plans->n_op[NET_REPLAY]++] = *op;
+        if (op->kind == SPEC_OP_SCAN && op->u.scan.chunk > 0) plans->ops[NET_FOLD][plans->n_op[NET_FOLD]++] = *op;
+    }
+}
+
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape)
 {
     net_emitter e = { .plans = plans, .memory = memory, .model = model, .shape = shape };
     memory->work.n = memory->state.n = memory->kv.n = 0;
-    plans->n_op[0] = plans->n_op[1] = plans->n_kv = 0;
+    for (int i = 0; i < NET_PLANS; i++) plans->n_op[i] = 0;
+    plans->n_kv = 0;
     take_tensors(&e);
     take_kept(&e);
     speci_net_take_taps(&e);
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) emit_plan(&e);
     if (model->intake && model->intake->hands_input) emit_parts(&e);
+    pick(plans);
 }

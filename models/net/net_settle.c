@@ -35,19 +35,6 @@ static spec_status add_entries(void *arg, const net_buffer *b)
     return SPEC_OK;
 }
 
-/* The chunked scans of the decode plan, by themselves: of a pass without rows and paths nothing else has anything to do. */
-static spec_status run_scans(net_exec *net, int32_t slot)
-{
-    const speci_exec_input nothing = { .slot = slot };
-    speci_net_describe(net, &nothing, 1, NULL);
-    SPEC_TRY(net->ops->step_bind(net->queue, net->block));
-    for (int32_t i = 0; i < net->plans.n_op[SPEC_PHASE_DECODE]; i++) {
-        const spec_op *op = &net->plans.ops[SPEC_PHASE_DECODE][i];
-        if (op->kind == SPEC_OP_SCAN && op->u.scan.chunk > 0) SPEC_TRY(speci_op_run(net->ops, net->queue, op, net->block));
-    }
-    return SPEC_OK;
-}
-
 /* Folds what states do not cover: less than two chunks (speci_net_flush). */
 static spec_status fold(net_exec *net, int32_t slot)
 {
@@ -57,7 +44,9 @@ static spec_status fold(net_exec *net, int32_t slot)
     SPEC_TRY(speci_net_each_buffer(&net->plans, add_entries, &z));
     SPEC_TRY(zero_all(&z));
     s->n_recent = n + n_none, s->n_past += n_none;
-    const spec_status status = run_scans(net, slot);
+    const speci_exec_input nothing = { .slot = slot };
+    speci_net_describe(net, &nothing, 1, NULL);
+    const spec_status status = speci_net_run(net, NET_FOLD, NULL);
     s->n_past -= n_none;
     s->n_recent = 0;
     s->broken = status != SPEC_OK;
