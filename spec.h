@@ -586,7 +586,7 @@ SPEC_API spec_status spec_request_from_model(spec_request *out, const spec_model
 /* --- sequences --- */
 
 /* Admits a sequence: consumes ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx. request NULL: greedy, until
- * an end token. *seq is a small number, reused after removal. With n_prompt_step of the session nothing is consumed now: the steps that
+ * an end token. *seq is 0 to n_seq - 1, reused after removal. With n_prompt_step of the session nothing is consumed now: the steps that
  * follow do it. On error nothing is left of the sequence.
  * Errors: E_FULL (it can never fit: says by how much), E_BUSY (no free sequence now), E_INVALID (an id or a setting out of its range,
  * named), E_UNSUPPORTED (stop strings without a tokenizer), E_NOMEM, E_DEVICE, E_ABORTED. */
@@ -644,7 +644,7 @@ SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, 
 /* --- steps --- */
 
 typedef struct spec_logprob {
-    float logprob;        /* of the chosen token */
+    float logprob;        /* of the chosen token, natural logarithm, without the changes of a request */
     int32_t n_top;
     int32_t top_id[20];
     float top_logprob[20];
