@@ -6,6 +6,7 @@
 
 A page is a Markdown file. Its links lead to files and headings. The paths, the sources, the sections of algorithms.md
 and the library's names that it mentions are there. Code with names of the library's inside is quoted from a source. No commit is named in it (of other projects: "owner/name @ revision").
+It is understood at the first reading: no sentence and no paragraph is longer than such a one can be. (The changelog has a line for each change.)
 Comments of sources cite pages by the same rules. docs/api.md names each public function."""
 import bisect
 import fnmatch
@@ -15,6 +16,7 @@ import sys
 import tempfile
 
 INDEX, HEADERS = "docs/api.md", ("spec.h", "spec_trees.h")
+WORDS, CHARACTERS = 40, 700  # of a sentence; of a paragraph or an item of a list. A piece of code is a word, a link its text
 UNDER = {"README.md": 150, "docs/performance.md": 150, "CHANGELOG.md": 30, "examples/*.c": 61}  # lines
 
 ROOMS = "algorithms|backends|cli|cmake|core|docs|examples|models|tests"
@@ -31,6 +33,10 @@ COMMIT = re.compile(r"(?<!@ )\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,40
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 CODE = re.compile(r"^```c\n(.*?)^```", re.M | re.S)
 INSIDE = re.compile(r"\bspeci_\w+")
+NO_PROSE = re.compile(r"^(?:\||    |#|!).*$", re.M)  # tables, code, headings, pictures
+BETWEEN = re.compile(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )")  # paragraphs and items
+MARK = re.compile(r"\A\s*(?:[-*]|\d+\.) ")
+SENTENCE = re.compile(r"(?<=[.;:?!])[)*\"']*\s+")
 
 
 def flat(code):
@@ -120,6 +126,17 @@ def faults_of_page(tree, page, text):
         yield "the commit %s" % commit
 
 
+def faults_of_reading(text):
+    """Sentences and paragraphs that nobody takes in at once."""
+    for block in BETWEEN.split(NO_PROSE.sub("", FENCE.sub("", text))):
+        prose = flat(re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", MARK.sub("", block))))
+        if len(prose) > CHARACTERS:
+            yield "a paragraph of %d characters, where %d are the most: %s" % (len(prose), CHARACTERS, prose[:40])
+        for sentence in SENTENCE.split(prose):
+            if len(sentence.split()) > WORDS:
+                yield "a sentence of %d words, where %d are the most: %s" % (len(sentence.split()), WORDS, sentence[:40])
+
+
 def faults_of_length(file, text):
     lines = text.count("\n")
     for pattern, limit in UNDER.items():
@@ -149,6 +166,7 @@ def check(root):
         faults += [(page, f) for f in faults_of_page(tree, page, text)]
         faults += [(page, f) for f in faults_of_citations(tree, text)]
         faults += [(page, f) for f in faults_of_length(page, text)]
+        faults += [(page, f) for f in faults_of_reading(text) if page != "CHANGELOG.md"]
     for file in tree.files:
         if not SOURCE.search(file) or file.startswith("docs/") or file == "tests/tools/check_pages.py":
             continue
@@ -166,10 +184,13 @@ def check(root):
 SOUND = {
     "README.md": "# A\n[b](docs/b.md), [c](docs/b.md#one-thing), [web](https://x.org)\n"
                  "`cli/*.c`, `a.c`, build/bin/x, `spec_a_...`\n",
-    "CHANGELOG.md": "- fix: 1234567 of 2e5 cases, decade, defaced; texts of x/y @ a0b16d35a985\n",
+    "CHANGELOG.md": "- fix: 1234567 of 2e5 cases, decade, defaced; texts of x/y @ a0b16d35a985\n" + "- api:" + " word" * 41 + "\n",
     "docs/b.md": "# B\n## One thing\n## One thing\n[above](#one-thing-1) [up](../README.md) `cli/<name>.c`\n"
                  "[algorithms.md](algorithms.md), 8.6; algorithms.md 8\n"
-                 "```c\nint  speci_b;\n```\n",
+                 "```c\nint  speci_b;\n```\n\n| cell |\n|---|\n|" + " word" * 141 + " |\n\n- Item" + " word" * 39 + ".\n"
+                 "- `a b c d e f`" + " [word](b.md)" * 39 + ". Next" + " word" * 39 + ".\n"
+                 "\n    code" + " word" * 141 + "\n\n" + "Short one. " * 60 + "\n"
+                 "### Heading" + " word" * 30 + "\nText" + " word" * 30 + "\n\n",
     "docs/algorithms.md": "# All\n## 8. Scan\n### 8.6 Chunks\n",
     "docs/performance.md": "short\n",
     "docs/api.md": "```c\nspec_a_b(1);\n```\n`spec_a_b`, `spec_c`\n",
@@ -191,9 +212,12 @@ PLANTED = [
     ("docs/b.md", "```c\nlong speci_b;\n```\n", "code that no source has: long speci_b;"),
     ("spec.h", "SPEC_API const char *spec_d(int a, int b);\n", "the function spec_d, which docs/api.md does not name"),
     ("CHANGELOG.md", "since 3bc10d2", "the commit 3bc10d2"),
+    ("docs/b.md", "\nOne" + " word" * 40 + ".\n", "a sentence of 41 words, where 40 are the most: One word word word word word word word w"),
+    ("docs/b.md", "\n- Item:" + " word" * 41 + "\n", "a sentence of 41 words, where 40 are the most: word word word word word word word word "),
+    ("docs/b.md", "\n" + "Short one. " * 64 + "\n", "a paragraph of 703 characters, where 700 are the most: Short one. Short one. Short one. Short o"),
     ("README.md", "\n" * 150, "153 lines, where it has to stay under 150"),
     ("docs/performance.md", "\n" * 150, "151 lines, where it has to stay under 150"),
-    ("CHANGELOG.md", "\n" * 29, "30 lines, where it has to stay under 30"),
+    ("CHANGELOG.md", "\n" * 28, "30 lines, where it has to stay under 30"),
     ("examples/e.c", "\n" * 60, "61 lines, where it has to stay under 61"),
     ("docs/b.md", "algorithms.md, 8.7", "section 8.7 of algorithms.md, which is not there"),
     ("cli/a.c", "/* algorithms.md 9 */", "section 9 of algorithms.md, which is not there"),
