@@ -33,9 +33,9 @@ static emitted emit(const spec_model *model)
 
 static void free_emitted(emitted *e)
 {
-    void *all[] = { e->plans.ops[0], e->plans.ops[1], e->plans.ops[NET_REPLAY], e->plans.ops[NET_FOLD], e->plans.kv, e->plans.kept, e->memory.work.base,
-                    e->memory.state.base, e->memory.kv.base };
-    for (int32_t i = 0; i < N_ELEMENTS(all); i++) free(all[i]);
+    void *others[] = { e->plans.kv, e->plans.kept, e->memory.work.base, e->memory.state.base, e->memory.kv.base };
+    for (int32_t i = 0; i < NET_PLANS; i++) free(e->plans.ops[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(others); i++) free(others[i]);
 }
 
 /* Where an operation leaves what a product may read. */
