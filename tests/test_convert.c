@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "models/files/files_gguf_write.h"
 #include "models/text/text_gguf.h"
@@ -494,6 +495,11 @@ static void added_tokens_unsaid(void **state)
         { "qwen2-style", ADDED(600, "|||MAIL|||", NORMALIZED), "a |||MAIL||| b", NULL },
         { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "aid the", RAW), "he said the hen", "behind others" },
         { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "xyz", RAW), "he said xyz", NULL },
+        { "gpt2-style", ADDED(512, "aid the", NORMALIZED) ", " ADDED(513, "he said", RAW), "he said the hen", "behind others" },
+        { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "sai", RAW), "he said the hen", "behind others" },
+        { "gpt2-style", ADDED(512, "sai", NORMALIZED) ", " ADDED(513, "he said", RAW), "he said the hen", "behind others" },
+        { "gpt2-style", ADDED(512, "the hen", NORMALIZED) ", " ADDED(513, "the", NORMALIZED) ", " ADDED(514, "a the b", RAW), "the", "\"the\"" },
+        { "gpt2-style", ADDED(512, "he  said", NORMALIZED) ", " ADDED(513, "the hen", RAW), "he said the hen", NULL },
         { "bytes.model", "\"265\": " ADDED(265, "he", ""), "the", NULL },
         { "bytes.model", "\"265\": " ADDED(265, "he", SPECIAL), "the hen", "pieces of the model, too" },
         { "bytes.model", "\"267\": " ADDED(267, SPACE_MARK "the", ""), "the hen", "pieces of the model, too" },
@@ -510,7 +516,7 @@ static void added_tokens_unsaid(void **state)
         snprintf(path, sizeof path, "%s/%s", base, spm ? cases[i].from : "");
         spec_tokenizer *t = NULL;
         OK(spec_tokenizer_open(&t, path, NULL));
-        speci_tokenizer_tell_unsaid(t, add_sentence, all);
+        OK(speci_tokenizer_tell_unsaid(t, add_sentence, all));
         spec_tokenizer *g = written(t);
         if (cases[i].told && !strstr(all, cases[i].told)) fail_msg("case %zu: told \"%s\"", i, all);
         if (!cases[i].told && strstr(all, "normalised")) fail_msg("case %zu: told \"%s\"", i, all);
@@ -522,6 +528,38 @@ static void added_tokens_unsaid(void **state)
         free(json);
         support_variant_remove(base);
     }
+}
+
+/* Half of them are looked for in normalised text: to hold each of these against each of the others takes half a minute. */
+static void many_added_tokens(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    enum { N = 50000, BYTES = 64, MOST_SECONDS = 6 };
+    char base[64], all[1000] = "", *changes = malloc((size_t)N * BYTES);
+    size_t n = (size_t)sprintf(changes, "{\"added_tokens\": [");
+    for (int32_t i = 0; i < N; i++)
+        n += (size_t)snprintf(changes + n, BYTES, "%s{\"id\": %d, \"content\": \"%s%d]\"%s}", i ? ", " : "", 600 + i, i % 2 ? "[n" : "[r", i,
+                              i % 2 ? NORMALIZED : "");
+    memcpy(changes + n, "]}", 3);
+    char *json = support_json_with(GOLDEN "/tokenizers/gpt2-style", "tokenizer.json", changes);
+    const variant_file changed = { "tokenizer.json", json };
+    support_variant(base, GOLDEN "/tokenizers/gpt2-style", &changed, 1);
+    spec_tokenizer *t = NULL;
+    OK(spec_tokenizer_open(&t, base, NULL));
+    const clock_t start = clock();
+    OK(speci_tokenizer_tell_unsaid(t, add_sentence, all));
+    spec_tokenizer *g = written(t);
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+    assert_string_equal(all, "");
+    same_ids(t, g, "a[n77]b[r78]", SPEC_TOKEN_PARSE_SPECIAL, "many");
+    spec_tokenizer_close(g);
+    spec_tokenizer_close(t);
+    free(json);
+    free(changes);
+    support_variant_remove(base);
 }
 
 /* Two tokens that are one string in normalised text would be one token of a file. */
@@ -792,6 +830,7 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits),
         cmocka_unit_test(flags_of_added_tokens),
         cmocka_unit_test(added_tokens_unsaid),
+        cmocka_unit_test(many_added_tokens),
         cmocka_unit_test(added_tokens_alike),
         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
