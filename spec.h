@@ -437,7 +437,8 @@ typedef struct spec_session_params {
     spec_abort_fn abort;
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
-    const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
+    const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed. Of costs that were measured of
+                            another machine, number of threads, model or type a warning is logged */
     const spec_lab *lab; /* NULL = none of them */
     const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
     int32_t n_tap;

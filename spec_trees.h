@@ -538,6 +538,8 @@ typedef struct spec_cost_profile {
     size_t struct_size;
     spec_cost_table target, draft;
     spec_cost_table sequences;
+    /* Of what and where, in words (ASCII, with a zero): a model, its types, a device, threads. Empty: not known. */
+    char target_of[256], draft_of[256];
 } spec_cost_profile;
 /* Tells a builder what passes cost: sequoia then plans for the size, within its N and DEPTH, of most tokens per time;
  * other kinds take no notice. Sessions do it when they have a profile. Errors: E_INVALID (no costs of the target). */
@@ -547,7 +549,8 @@ SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_p
  * score and verify.
  * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_BUSY, E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
-/* JSON. save: E_INVALID (a table that is none, a file of another kind at `path`), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */
+/* JSON. save: E_INVALID (a table that is none, a file of another kind at `path`), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. Costs of
+ * another machine or model load, too: a session that is given such a file logs a warning. */
 SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
 SPEC_API spec_status spec_cost_load(spec_cost_profile *profile, const char *path);
 /* Expected emitted tokens of a static shape when the child of rank b is the accepted one with probability a[b]: 1 + sum

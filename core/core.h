@@ -171,6 +171,7 @@ void speci_scratch_close(speci_scratch *s);
 
 double speci_now_ms(void);        /* monotonic */
 int speci_n_cpus(void);           /* affinity mask and cgroup quota, at least 1 */
+void speci_cpu_name(char *out, size_t cap); /* as the system says it, "" if it does not */
 /* The directory of the shared library (or program) that holds this code, "" if unknown. */
 void speci_library_dir(char *out, size_t cap);
 /* Loads a shared library; on failure *why receives the loader's words (borrowed until the next call on the thread). */

@@ -272,6 +272,10 @@ static inline void speci_watch_forget(spec_session *s, int32_t seq)
 
 /* Step costs (engine_profile.c): what the choice goes by. profile: a file of them, or NULL. */
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile);
+/* What costs of m are measured of, as a profile says it (engine_measured.c). And a warning where the session's profile, of the file `path`,
+ * says something else than its target, or this drafter (NULL: it has none). */
+void speci_measured_of(char *out, size_t cap, const spec_model *m);
+void speci_measured_check(const spec_session *s, const spec_model *drafter, const char *path);
 
 /* Log-probabilities of tokens [n] after the nodes of the part's path (engine_scored.c). */
 spec_status speci_logprobs(spec_session *s, const engine_part *p, const int32_t *tokens, int32_t n, spec_logprob *out, int32_t n_top);

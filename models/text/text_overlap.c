@@ -47,7 +47,8 @@ static void find_overlaps(bool *out, const speci_added_set *s, uint8_t *marks)
         if (!all[i].normalized) (void)follow(&s->normalized, s->text.data + all[i].offset, all[i].n, marks);
     for (size_t i = 0; i < n; i++) {
         const char *string = s->text.data + all[i].shown_offset;
-        out[i] = all[i].normalized && (follow(&s->raw, string, all[i].n_shown, NULL) || is_marked(&s->normalized, string, all[i].n_shown, marks));
+        out[i] = all[i].normalized &&
+                 (follow(&s->raw, string, all[i].n_shown, NULL) || is_marked(&s->normalized, string, all[i].n_shown, marks));
     }
 }
 
