@@ -191,7 +191,7 @@ static spec_status words_from_json(const json_t *root, const char *name, char *o
 {
     const json_t *text = json_object_get(root, name);
     if (!text) return SPEC_OK;
-    if (!json_is_string(text) || json_string_length(text) >= OF_BYTES)
+    if (!json_is_string(text) || json_string_length(text) >= OF_BYTES || json_string_length(text) != strlen(json_string_value(text)))
         return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" is no text of at most %d characters", where, name, OF_BYTES - 1);
     memcpy(out, json_string_value(text), json_string_length(text) + 1);
     return SPEC_OK;
