@@ -179,7 +179,8 @@ static const rope_case rope_cases[] = {
     { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", &whole, "max_position_embeddings is missing", 0, 0, 0 },
     { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2},\"max_position_embeddings\":64}", &whole, NULL, 10000, 1, MODEL_ROPE_YARN },
     { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":64},"
-      "\"original_max_position_embeddings\":32}", &whole, "original_max_position_embeddings is 32, but the same key of the object", 0, 0, 0 },
+      "\"original_max_position_embeddings\":32}", &whole,
+      "original_max_position_embeddings is 32, but the same key of the object", 0, 0, 0 },
     { "{\"max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"su\"," LONG "}}", &phi,
       "by this family's default, is 4096, but the same key of the object says 32", 0, 0, 0 },
     { "{\"rope_scaling\":{\"type\":\"default\",\"factor\":4}}", &whole, "rope_scaling.factor is 4", 0, 0, 0 },

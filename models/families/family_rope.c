@@ -182,8 +182,8 @@ static spec_status find_original(model_config *c, model_rope *r, const model_rop
     const bool said = !isnan(top);
     if (!said) top = keys->original_default;
     if (top > 0 && r->original_max_position > 0 && top != r->original_max_position)
-        return contradiction(c, said ? key : "original_max_position_embeddings, by this family's default,", top, "the same key of the object",
-                             r->original_max_position);
+        return contradiction(c, said ? key : "original_max_position_embeddings, by this family's default,", top,
+                             "the same key of the object", r->original_max_position);
     if (top > 0) r->original_max_position = top;
     return default_original(c, r);
 }
