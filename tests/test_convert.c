@@ -539,6 +539,44 @@ static void added_tokens_unsaid(void **state)
     }
 }
 
+/* {ID: {"content": ...}, ...} for added_tokens_decoder, and all of them, the last first, as the special ones. */
+static char *many_special_tokens(int32_t n, int32_t first)
+{
+    enum { BYTES = 96 };
+    char *text = malloc((size_t)n * BYTES + BYTES);
+    size_t at = (size_t)sprintf(text, "{\"added_tokens_decoder\": {");
+    for (int32_t i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, BYTES, "%s\"%d\": {\"content\": \"[s%05d]\"}", i ? ", " : "", first + i, i);
+    at += (size_t)sprintf(text + at, "}, \"additional_special_tokens\": [");
+    for (int32_t i = n; i-- > 0;) at += (size_t)snprintf(text + at, BYTES, "\"[s%05d]\"%s", i, i ? ", " : "");
+    memcpy(text + at, "]}", 3);
+    return text;
+}
+
+/* To look for each token among all special ones takes ten seconds. */
+static void many_tokens_of_config(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    enum { N = 50000, FIRST = 512, MOST_SECONDS = 4 };
+    char base[64], *config = many_special_tokens(N, FIRST), *json = support_json_with(GOLDEN "/tokenizers/gpt2-style", "tokenizer.json",
+                                                                                      "{\"added_tokens\": []}");
+    const variant_file changed[] = { { "tokenizer.json", json }, { "tokenizer_config.json", config } };
+    support_variant(base, GOLDEN "/tokenizers/gpt2-style", changed, 2);
+    spec_tokenizer *t = NULL;
+    const clock_t start = clock();
+    OK(spec_tokenizer_open(&t, base, NULL));
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+    assert_int_equal(t->n_vocab, FIRST + N);
+    for (int32_t i = 0; i < N; i += N / 7) assert_true(spec_tokenizer_is_special(t, FIRST + i));
+    spec_tokenizer_close(t);
+    free(json);
+    free(config);
+    support_variant_remove(base);
+}
+
 /* Half of them are looked for in normalised text: to hold each of these against each of the others takes half a minute. */
 static void many_added_tokens(void **state)
 {
@@ -848,7 +886,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads),
         cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits), cmocka_unit_test(flags_of_added_tokens),
-        cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(added_tokens_alike),
+        cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(many_tokens_of_config),
+        cmocka_unit_test(added_tokens_alike),
         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
         cmocka_unit_test(memory_fails),
     };

@@ -166,6 +166,7 @@ static void check_text(void **state)
     REFUSED(spec_tokenizer_get_info(NULL, &info));
     REFUSED(spec_tokenizer_get_info(t.tokenizer, NULL));
     NOTHING(spec_tokenizer_piece(NULL, &n, 1));
+    NOTHING(spec_tokenizer_piece(t.tokenizer, NULL, 1));
     NOTHING(spec_tokenizer_is_special(NULL, 1));
     REFUSED(spec_tokenizer_encode(NULL, ids, 4, &n, "a", 1, 0));
     REFUSED(spec_tokenizer_encode(t.tokenizer, NULL, 4, &n, "a", 1, 0));

@@ -178,9 +178,8 @@ static spec_status find_original(model_config *c, model_rope *r, const model_rop
     static const char key[] = "original_max_position_embeddings";
     double top;
     if (!has_original(r)) return SPEC_OK;
-    SPEC_TRY(speci_config_number_or(c, &top, key, NAN, 2, 1e9));
-    const bool said = !isnan(top);
-    if (!said) top = keys->original_default;
+    const bool said = speci_config_has(c, key);
+    SPEC_TRY(speci_config_number_or(c, &top, key, keys->original_default, 2, 1e9));
     if (top > 0 && r->original_max_position > 0 && top != r->original_max_position)
         return contradiction(c, said ? key : "original_max_position_embeddings, by this family's default,", top,
                              "the same key of the object", r->original_max_position);

@@ -352,9 +352,10 @@ spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, s
 
 const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int32_t id)
 {
+    if (!n) return NULL;
+    *n = 0;
     if (!tokenizer) return NULL;
     const speci_decoder *d = &tokenizer->decoder;
-    *n = 0;
     if (id < 0 || id >= tokenizer->n_vocab) return NULL;
     const speci_piece *piece = (const speci_piece *)(const void *)d->pieces.data + id;
     if (!piece->used) return NULL;

@@ -33,7 +33,7 @@ const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int
 {
     (void)tokenizer;
     (void)id;
-    *n = 0;
+    if (n) *n = 0;
     return NULL;
 }
 
@@ -53,7 +53,7 @@ spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int32_t *ids,
     (void)text;
     (void)n_text;
     (void)flags;
-    *n = 0;
+    if (n) *n = 0;
     return none();
 }
 
@@ -66,7 +66,7 @@ spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, s
     (void)ids;
     (void)n_ids;
     (void)flags;
-    *n = 0;
+    if (n) *n = 0;
     return none();
 }
 
@@ -79,7 +79,7 @@ spec_status spec_text_stream_push(spec_text_stream *stream, char *text, size_t c
     (void)cap;
     (void)id;
     (void)flags;
-    *n = 0;
+    if (n) *n = 0;
     return none();
 }
 
@@ -88,7 +88,7 @@ spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t ca
     (void)stream;
     (void)text;
     (void)cap;
-    *n = 0;
+    if (n) *n = 0;
     return none();
 }
 
@@ -143,9 +143,10 @@ spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t
     return none();
 }
 
-void speci_tokenizer_tell_unsaid(const spec_tokenizer *t, speci_unsaid_fn *tell, void *user_data)
+spec_status speci_tokenizer_tell_unsaid(const spec_tokenizer *t, speci_unsaid_fn *tell, void *user_data)
 {
     (void)t, (void)tell, (void)user_data;
+    return none();
 }
 
 int32_t speci_tokenizer_first(const spec_tokenizer *t)
