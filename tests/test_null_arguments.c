@@ -35,6 +35,11 @@ typedef struct things {
 static int take(void *user_data, const void *data, size_t n) { return (void)user_data, (void)data, (void)n, 0; }
 static int give(void *user_data, void *data, size_t n) { return (void)user_data, (void)data, (void)n, 1; }
 
+static spec_status propose(void *user_data, spec_draft_request *requests, int32_t n)
+{
+    return (void)user_data, (void)requests, (void)n, SPEC_OK;
+}
+
 static void open_things(things *t)
 {
     static const int32_t prompt[] = { 5, 7, 9 };
@@ -98,6 +103,10 @@ static void check_objects(void **state)
     REFUSED(spec_drafter_open(NULL, "ngram", NULL));
     REFUSED(spec_drafter_open(&d, NULL, NULL));
     REFUSED(spec_drafter_from_ops(&d, NULL, NULL));
+    REFUSED(spec_drafter_from_ops(NULL, &(spec_drafter_ops){ .struct_size = sizeof(spec_drafter_ops), .draft = propose }, NULL));
+    REFUSED(spec_model_from_ops(NULL, t.be, NULL));
+    REFUSED(spec_model_from_ops(&m, NULL, NULL));
+    REFUSED(spec_model_from_ops(&m, t.be, NULL));
     REFUSED(spec_drafter_save(NULL, "past"));
     REFUSED(spec_drafter_save(t.drafter, NULL));
     REFUSED(spec_drafter_load(NULL, "past"));
@@ -197,6 +206,7 @@ static void check_sequences(void **state)
     spec_request params = SPEC_REQUEST_INIT;
     spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
     spec_result result = SPEC_RESULT_INIT;
+    spec_drafter_stats stats = SPEC_DRAFTER_STATS_INIT;
     spec_cost_profile profile = { .struct_size = sizeof profile };
     (void)state;
     open_things(&t);
@@ -237,6 +247,9 @@ static void check_sequences(void **state)
     REFUSED(spec_generate_ids(t.session, &result, NULL, 2, &params));
     REFUSED(spec_generate_ids(t.session, NULL, ids, 2, &params));
     REFUSED(spec_session_profile(NULL, &profile));
+    REFUSED(spec_session_profile(t.session, NULL));
+    REFUSED(spec_session_get_drafter_stats(NULL, &stats, 0));
+    REFUSED(spec_session_get_drafter_stats(t.session, NULL, 0));
     close_things(&t);
 }
 
@@ -334,6 +347,9 @@ static void check_rules(void **state)
     (void)state;
     REFUSED(spec_verify_is_lossless(NULL, SPEC_VERIFY_AUTO, 1));
     REFUSED(spec_verify_probs(path, &n, &token, NULL));
+    REFUSED(spec_verify_probs(NULL, &n, &token, &verify));
+    REFUSED(spec_verify_probs(path, NULL, &token, &verify));
+    REFUSED(spec_verify_probs(path, &n, NULL, &verify));
     REFUSED(spec_verify_probs(path, &n, &token, &verify));
     REFUSED(spec_probs(NULL, logits, 4, NULL, NULL));
     REFUSED(spec_probs(probs, NULL, 4, NULL, NULL));
