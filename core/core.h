@@ -47,6 +47,13 @@ spec_status speci_params_write(void *out, const void *from, size_t size, const c
 
 static inline int32_t speci_min32(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t speci_max32(int32_t a, int32_t b) { return a > b ? a : b; }
+/* A number of n bytes, at most 8, the least one first. */
+static inline uint64_t speci_little_endian(const uint8_t *p, size_t n)
+{
+    uint64_t x = 0;
+    while (n-- > 0) x = x << 8 | p[n];
+    return x;
+}
 /* Is it among ids [n]? */
 static inline bool speci_has_id(const int32_t *ids, int32_t n, int32_t id)
 {
