@@ -458,7 +458,7 @@ typedef struct spec_session_params {
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
     const char *profile; /* step costs: a file of spec_cost_save; NULL = measured: with SPEC_ADAPT_COST when the session opens, else by
-                            spec_session_profile */
+                            spec_session_profile. Of costs of another machine, number of threads, model or type a warning is logged */
     const spec_lab *lab; /* NULL = none of them */
     const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
     int32_t n_tap;

@@ -553,6 +553,8 @@ typedef struct spec_cost_profile {
     spec_cost_table target;    /* the target's pass, by nodes; sizes beyond one sequence's nodes are those of several sequences */
     spec_cost_table draft;     /* the drafter's pass, by rows; of several models that draft, the first one's; empty without one */
     spec_cost_table sequences; /* the target's pass over one node of each of n sequences, by n; empty where a session has but one */
+    /* Of what and where, in words (ASCII, with a zero): a model, its types, a device, threads. Empty: not known. */
+    char target_of[256], draft_of[256];
 } spec_cost_profile;
 /* Tells a builder what passes cost. sequoia then plans for the size of most tokens per time, within its N and DEPTH. Other kinds take no
  * notice. Sessions do it when they have a profile. Errors: E_INVALID (no costs of the target). */
@@ -562,7 +564,8 @@ SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_p
  * steps, not between score and verify. out->struct_size must be set. Errors: E_BUSY, E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
 /* Step costs as a JSON file. profile->struct_size must be set, for both. Errors of save: E_INVALID (a table that is none, a file of another
- * kind at `path`), E_IO, E_NOMEM. Of load: E_IO, E_FORMAT, E_NOMEM. */
+ * kind at `path`), E_IO, E_NOMEM. Of load: E_IO, E_FORMAT, E_NOMEM. Costs of another machine or model load, too: a session that is given
+ * such a file logs a warning. */
 SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
 SPEC_API spec_status spec_cost_load(spec_cost_profile *profile, const char *path);
 /* Expected emitted tokens of a static shape when the child of rank b is the accepted one with probability a[b]: 1 + sum

@@ -47,6 +47,13 @@ spec_status speci_params_write(void *out, const void *from, size_t size, const c
 
 static inline int32_t speci_min32(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t speci_max32(int32_t a, int32_t b) { return a > b ? a : b; }
+/* A number of n bytes, at most 8, the least one first. */
+static inline uint64_t speci_little_endian(const uint8_t *p, size_t n)
+{
+    uint64_t x = 0;
+    while (n-- > 0) x = x << 8 | p[n];
+    return x;
+}
 /* Is it among ids [n]? */
 static inline bool speci_has_id(const int32_t *ids, int32_t n, int32_t id)
 {
@@ -171,6 +178,7 @@ void speci_scratch_close(speci_scratch *s);
 
 double speci_now_ms(void);        /* monotonic */
 int speci_n_cpus(void);           /* affinity mask and cgroup quota, at least 1 */
+void speci_cpu_name(char *out, size_t cap); /* as the system says it, "" if it does not */
 /* The directory of the shared library (or program) that holds this code, "" if unknown. */
 void speci_library_dir(char *out, size_t cap);
 /* Loads a shared library; on failure *why receives the loader's words (borrowed until the next call on the thread). */

@@ -32,18 +32,11 @@ static spec_status need(reader *r, uint64_t n, const char *what)
     return SPEC_OK;
 }
 
-static uint64_t little(const uint8_t *p, size_t n)
-{
-    uint64_t x = 0;
-    while (n-- > 0) x = x << 8 | p[n];
-    return x;
-}
-
 /* A number of n bytes. */
 static spec_status number(reader *r, uint64_t *out, size_t n, const char *what)
 {
     SPEC_TRY(need(r, n, what));
-    *out = little(r->map->data + r->at, n);
+    *out = speci_little_endian(r->map->data + r->at, n);
     r->at += n;
     return SPEC_OK;
 }
@@ -345,7 +338,7 @@ size_t speci_gguf_bytes(const speci_gguf_value *v)
 const char *speci_gguf_next(const speci_gguf_value *v, size_t *at, size_t *n)
 {
     const uint8_t *s = v->data + *at;
-    *n = (size_t)little(s, 8);
+    *n = (size_t)speci_little_endian(s, 8);
     *at += 8 + *n;
     return (const char *)s + 8;
 }
@@ -353,7 +346,7 @@ const char *speci_gguf_next(const speci_gguf_value *v, size_t *at, size_t *n)
 int64_t speci_gguf_integer_at(const speci_gguf_value *v, uint64_t i)
 {
     const size_t bytes = value_types[v->type].bytes;
-    const uint64_t x = little(v->data + i * bytes, bytes);
+    const uint64_t x = speci_little_endian(v->data + i * bytes, bytes);
     switch (v->type) {
     case SPECI_GGUF_I8: return (int8_t)x;
     case SPECI_GGUF_I16: return (int16_t)x;
@@ -366,7 +359,7 @@ int64_t speci_gguf_integer_at(const speci_gguf_value *v, uint64_t i)
 double speci_gguf_number_at(const speci_gguf_value *v, uint64_t i)
 {
     const size_t bytes = value_types[v->type].bytes;
-    const uint64_t x = little(v->data + i * bytes, bytes);
+    const uint64_t x = speci_little_endian(v->data + i * bytes, bytes);
     const uint32_t narrow = (uint32_t)x;
     float f;
     double d;

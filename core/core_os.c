@@ -379,6 +379,22 @@ int speci_n_cpus(void)
     return n < 1 ? 1 : n;
 }
 
+void speci_cpu_name(char *out, size_t cap)
+{
+    static const char key[] = "model name";
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[256];
+    if (cap > 0) out[0] = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        const char *value = strncmp(line, key, sizeof key - 1) == 0 ? strchr(line, ':') : NULL;
+        if (!value) continue;
+        value += 1 + strspn(value + 1, " ");
+        snprintf(out, cap, "%.*s", (int)strcspn(value, "\n"), value);
+        break;
+    }
+    if (f) fclose(f);
+}
+
 /* ------------------------------------------------------------------------- shared libraries --- */
 
 void speci_library_dir(char *out, size_t cap)

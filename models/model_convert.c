@@ -130,8 +130,7 @@ static spec_status put_tokenizer(conversion *k)
     const int32_t n_vocab = (int32_t)json_integer_value(json_object_get(k->taken, "vocab_size"));
     if (!k->tokenizer) return speci_gguf_put_text(&k->head, "tokenizer.ggml.model", "none", 4);
     SPEC_TRY(speci_tokenizer_put_gguf(&k->head, k->tokenizer, n_vocab));
-    speci_tokenizer_tell_unsaid(k->tokenizer, warn_unsaid, k);
-    return SPEC_OK;
+    return speci_tokenizer_tell_unsaid(k->tokenizer, warn_unsaid, k);
 }
 
 static spec_status plan_directory(conversion *k)

@@ -311,6 +311,8 @@ SPEC_MODEL=$work/nothing run 0 run "$target" -p "$prompt" -n 1
 # --- to the end ---
 run 0 run "$target" -p "$prompt" -n -1 --json;      is stop_reason '"eos"'
 run 0 run "$target" -p "$prompt" -n -1 -c 40 --ignore-eos --json; is stop_reason '"context"'
+run 0 run "$drafter" -p "$prompt" -n -1 -c 40 --ignore-eos --json; is stop_reason '"context"'
+run 0 run "$target" -p "$prompt" -n -1 --ignore-eos --ids; [ "$(wc -w < "$work/out")" -gt 1900 ] || fail "it ended before its context"
 
 # --- escapes, where they are asked for ---
 run 0 run "$target" -p $'"a"\n\tb\\\'A' -n 9 --ids; cp "$work/out" "$work/written"

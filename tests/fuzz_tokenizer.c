@@ -1,7 +1,8 @@
 /* fuzz_tokenizer.c - a tokenizer file nobody vouches for, and a text.
  *
  * Input: the file; after a byte 0xFF, which JSON never has, may follow a text beside the built-in one.
- * Whatever opens must encode without trouble, and the stream must give what decoding gives. */
+ * Whatever opens must encode without trouble, and the stream must give what decoding gives. What a GGUF file would not say of it can be
+ * told. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "models/text/text_gguf.h"
 #include "spec_trees.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -58,6 +60,8 @@ static void check_decode(const spec_tokenizer *t, const int32_t *id, size_t n_id
     free(streamed);
 }
 
+static void ignore(void *user_data, const char *text) { (void)user_data, (void)text; }
+
 static void exercise(const spec_tokenizer *t, const char *text, size_t n_text)
 {
     for (uint32_t flags = 0; flags < 4; flags++) {
@@ -85,6 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         require(t == NULL && spec_last_error()[0] != 0, "a failure without a message");
         return 0;
     }
+    require(speci_tokenizer_tell_unsaid(t, ignore, NULL) == SPEC_OK, "what a GGUF file does not say");
     exercise(t, text, sizeof text - 1);
     if (end) exercise(t, (const char *)end + 1, n - (size_t)(end - data) - 1);
     spec_tokenizer_close(t);

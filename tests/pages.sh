@@ -28,7 +28,7 @@ sed 's/\\-/-/g; s/\\f[A-Z]//g' "$pages/spec.1" | grep -A 1 '^\.TP' | names > "$w
 same "the man page" "$work/man" "$work/all"
 lost=$(comm -23 "$work/man" "$work/all" | grep -vxE -- '--(draft-max|draft-n|predict)')
 [ -z "$lost" ] || fail "the man page has $(echo $lost), which the program does not show"
-for word in chain ngram mss 130 143 SPEC_MODEL 'OPTIONS OF EXPERIMENTS'; do
+for word in chain ngram mss 130 143 SPEC_MODEL 'OPTIONS OF EXPERIMENTS' 'models without attention'; do
     grep -qF -- "$word" "$pages/spec.1" || fail "the man page lacks $word"
 done
 if command -v groff > /dev/null; then

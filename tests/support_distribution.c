@@ -535,7 +535,8 @@ static spec_status sequences_at_once(const probs_case *c, int32_t *n)
     }
     const int32_t most = info.n_node > info.n_row ? info.n_node : info.n_row;
     const bool other_tokens = c->tree.source == FROM_OTHER || c->tree.source == FROM_TEXT; /* paths may have more tokens there */
-    const bool by_head = c->tree.source >= FROM_HEAD && c->tree.source <= FROM_ROWS_LEFT; /* fed all that was accepted, in front of its tree: */
+    /* A head is fed all that was accepted, in front of its tree. */
+    const bool by_head = c->tree.source >= FROM_HEAD && c->tree.source <= FROM_ROWS_LEFT;
     *n = target->backend->info.row_max / (1 + most + (other_tokens ? 8 : 0) + (by_head ? 2 * most : 0)); /* of two steps, maybe */
     if (*n > MAX_SEQ) *n = MAX_SEQ;
     return status;

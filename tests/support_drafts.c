@@ -100,10 +100,10 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
 
 static void advance(drafting *d, int32_t k, const spec_tree *t, const int32_t *path, int32_t n_path, int32_t token)
 {
-    int32_t ids[MAX_PATH], parent[MAX_PATH], chain[MAX_PATH], ranks[MAX_PATH], n = 0, children[MAX_NODE];
+    int32_t ids[MAX_PATH], parent[MAX_PATH], chain[MAX_PATH], ranks[MAX_PATH], n = 0;
     for (int32_t i = 0; i < n_path; i++) ids[i] = t->token[path[i]], parent[i] = i - 1, chain[i] = i;
     for (int32_t i = 1; i < n_path; i++) ranks[n++] = t->rank[path[i]];
-    if (speci_tree_children(t, path[n_path - 1], children) > 0) ranks[n++] = -1;
+    if (speci_tree_next_child(t, path[n_path - 1], -1) >= 0) ranks[n++] = -1;
     spec_builder_observe(d->builder, t->n, ranks, n);
     const spec_tree accepted = { .n = n_path, .cap = n_path, .token = ids, .parent = parent }, *trees = &accepted;
     OK(spec_score(d->plain, &d->plain_seq[k], 1, &trees));

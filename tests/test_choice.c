@@ -139,6 +139,7 @@ static const spec_cost_profile good = {
     .struct_size = sizeof(spec_cost_profile),
     .target = { .n = 3, .n_node = { 1, 7, 2147483647 }, .ms = { 0, 0.1f, 1e9f } },
     .draft = { .n = 2, .n_node = { 1, 64 }, .ms = { FLT_MIN, 1.0f / 3 } },
+    .target_of = "llama in bf16, on \"cpu\", 2 threads", .draft_of = "~",
 };
 
 static void same(const spec_cost_table *a, const spec_cost_table *b)
@@ -157,6 +158,8 @@ static void round_trip(const spec_cost_profile *p)
     test_ok(spec_cost_load(&got, path), "load");
     same(&got.target, &p->target);
     same(&got.draft, &p->draft);
+    assert_string_equal(got.target_of, p->target_of);
+    assert_string_equal(got.draft_of, p->draft_of);
     assert_int_equal(got.struct_size, sizeof got);
 }
 
@@ -196,6 +199,9 @@ static void test_save_refused(void **state)
     p = good, p.draft.ms[0] = -1, refuse_save(&p);
     p = good, p.draft.ms[0] = INFINITY, refuse_save(&p);
     p = good, p.draft.ms[0] = 2e9f, refuse_save(&p);
+    p = good, p.target_of[0] = '\n', refuse_save(&p);
+    p = good, p.draft_of[0] = '\x7f', refuse_save(&p);
+    p = good, memset(p.draft_of, 'x', sizeof p.draft_of), refuse_save(&p);
     p = good, p.struct_size = 0, refuse_save(&p);
     assert_int_equal(spec_cost_save(NULL, path), SPEC_E_INVALID);
     assert_int_equal(spec_cost_save(&good, NULL), SPEC_E_INVALID);
@@ -215,49 +221,55 @@ static void refuse_load(const char *from, spec_status want)
 }
 
 #define HEAD "{\"spec_cost_profile\": 1, "
+#define X8 "xxxxxxxx"
+#define X128 X8 X8 X8 X8 X8 X8 X8 X8 X8 X8 X8 X8 X8 X8 X8 X8
 #define NO_DRAFT ", \"draft\": {\"n_node\": [], \"ms\": []}}"
+
+static const char *const malformed[] = {
+    "",
+    "[]",
+    "null",
+    "{",
+    "{}",
+    "\xff\xfe",
+    "{\"spec_cost_profile\": 1}",
+    "{\"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
+    "{\"spec_cost_profile\": 2, \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
+    "{\"spec_cost_profile\": 1.0, \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [1]}}",
+    HEAD "\"target\": [[1], [1]]" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [], \"ms\": []}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": 1, \"ms\": 1}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1, 2], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [0], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [-5], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1.5], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [\"1\"], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [2147483648], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [100000000000000000000], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1, 1], \"ms\": [1, 2]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [2, 1], \"ms\": [1, 2]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [-1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [NaN]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [Infinity]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [1.1e9]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [1e999]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [null]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [[1]]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17], "
+         "\"ms\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"n_node\": [2], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT "x",
+    HEAD "\"target_of\": 1, \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"draft_of\": \"\\u00e9\", \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"draft_of\": \"" X128 X128 "\", \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
+};
 
 static void test_malformed(void **state)
 {
     (void)state;
-    static const char *const files[] = {
-        "",
-        "[]",
-        "null",
-        "{",
-        "{}",
-        "\xff\xfe",
-        "{\"spec_cost_profile\": 1}",
-        "{\"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
-        "{\"spec_cost_profile\": 2, \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
-        "{\"spec_cost_profile\": 1.0, \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [1]}}",
-        HEAD "\"target\": [[1], [1]]" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [], \"ms\": []}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": 1, \"ms\": 1}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1, 2], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [0], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [-5], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1.5], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [\"1\"], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [2147483648], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [100000000000000000000], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1, 1], \"ms\": [1, 2]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [2, 1], \"ms\": [1, 2]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [-1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [NaN]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [Infinity]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [1.1e9]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [1e999]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [null]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [[1]]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17], "
-             "\"ms\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"n_node\": [2], \"ms\": [1]}" NO_DRAFT,
-        HEAD "\"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT "x",
-    };
-    for (int32_t i = 0; i < N_ELEMENTS(files); i++) {
-        put(files[i], strlen(files[i]));
+    for (int32_t i = 0; i < N_ELEMENTS(malformed); i++) {
+        put(malformed[i], strlen(malformed[i]));
         refuse_load(path, SPEC_E_FORMAT);
     }
     static const char fits[] = HEAD "\"note\": \"mine\", \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "models/files/files_gguf_write.h"
 #include "models/text/text_gguf.h"
@@ -178,60 +179,66 @@ static char *changed_config(const char *from, const char *changes)
 
 /* What the golden configs do not have: scalings, older spellings, defaults. The file has the logits of the directory; Llama 3's divisors
  * are rounded to float32. */
+static const struct {
+    const char *name, *changes;
+} variant_cases[] = {
+    { "gemma3", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}" }, /* the golden's scalar cannot be said */
+    { "gemma3",
+      "{\"query_pre_attn_scalar\": 16, \"layer_types\": null, \"sliding_window_pattern\": 3, \"rope_local_base_freq\": 500.0}" },
+    { "gemma3", "{\"query_pre_attn_scalar\": 16, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}" },
+    { "gemma2", "{\"attn_logit_softcapping\": 50.0, \"final_logit_softcapping\": 30.0, \"sliding_window\": 7}" },
+    { "gemma2", "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}, \"rope_theta\": 500.0}" },
+    { "llama2", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}" },
+    { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64}}" },
+    { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32, "
+                "\"beta_fast\": 16, \"beta_slow\": 2}}" },
+    { "llama2", "{\"rope_theta\": null, \"num_key_value_heads\": null, \"max_position_embeddings\": null}" },
+    { "internlm3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 6.0}}" },
+    { "mistral", "{\"sliding_window\": null}" },
+    { "starcoder2", "{\"sliding_window\": 1234}" },
+    { "smollm3", "{\"sliding_window\": 8, \"no_rope_layer_interval\": 4}" }, /* a window that is switched off */
+    { "qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 99}" }, /* of more layers than there are */
+    { "gpt_neox", "{\"rotary_emb_base\": 500, \"use_parallel_residual\": false, \"rotary_pct\": 0.5}" },
+    { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
+    { "mamba", "{\"time_step_rank\": 3, \"layer_norm_epsilon\": null}" },
+    { "cohere", "{\"logit_scale\": 0.25}" },
+    { "olmo3", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32}}" },
+    { "olmo3",
+      "{\"rope_theta\": null, \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 300.0, \"rope_type\": \"default\"}, "
+      "\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}" },
+    { "exaone4", "{\"sliding_window\": 1234, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" },
+    /* none turns */
+    { "exaone4", "{\"sliding_window\": 7, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" },
+    { "exaone4", "{\"layer_types\": null, \"sliding_window_pattern\": \"LG\", \"sliding_window\": 7}" },
+    { "exaone4",
+      "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+      "\"original_max_position_embeddings\": 32}}" },
+    { "exaone4", "{\"layer_types\": null, \"sliding_window_pattern\": 2, \"rope_theta\": 500.0}" },
+    { "glm4", "{\"partial_rotary_factor\": 0.25, \"rope_theta\": 500.0}" },
+    { "glm", "{\"rope_theta\": 500.0, \"rms_norm_eps\": 1.5625e-7, \"max_position_embeddings\": 99}" }, /* heads wider than a share */
+    { "cohere2", "{\"logit_scale\": 0.25}" }, /* every third layer, which we write down */
+    { "cohere2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\"], \"sliding_window\": 7}" },
+    { "olmo3", "{\"layer_types\": null, \"sliding_window\": 7}" },
+    { "gemma", "{\"hidden_act\": \"gelu\"}" }, /* which means its tanh form */
+    { "falcon", "{\"rope_theta\": 500.0, \"num_kv_heads\": null}" },
+    { "exaone", "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2.0}}" },
+    { "phi", "{\"partial_rotary_factor\": 1.0, \"rope_theta\": 500.0}" },
+};
+
 static void variants(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name, *changes;
-    } cases[] = {
-        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}" }, /* the golden's scalar cannot be said */
-        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"layer_types\": null, \"sliding_window_pattern\": 3, \"rope_local_base_freq\": 500.0}" },
-        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}" },
-        { "gemma2", "{\"attn_logit_softcapping\": 50.0, \"final_logit_softcapping\": 30.0, \"sliding_window\": 7}" },
-        { "gemma2", "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}, \"rope_theta\": 500.0}" },
-        { "llama2", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}" },
-        { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64}}" },
-        { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32, "
-                    "\"beta_fast\": 16, \"beta_slow\": 2}}" },
-        { "llama2", "{\"rope_theta\": null, \"num_key_value_heads\": null, \"max_position_embeddings\": null}" },
-        { "internlm3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 6.0}}" },
-        { "mistral", "{\"sliding_window\": null}" },
-        { "starcoder2", "{\"sliding_window\": 1234}" },
-        { "smollm3", "{\"sliding_window\": 8, \"no_rope_layer_interval\": 4}" }, /* a window that is switched off */
-        { "qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 99}" }, /* of more layers than there are */
-        { "gpt_neox", "{\"rotary_emb_base\": 500, \"use_parallel_residual\": false, \"rotary_pct\": 0.5}" },
-        { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
-        { "mamba", "{\"time_step_rank\": 3, \"layer_norm_epsilon\": null}" },
-        { "cohere", "{\"logit_scale\": 0.25}" },
-        { "olmo3", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32}}" },
-        { "olmo3", "{\"rope_theta\": null, \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 300.0, \"rope_type\": \"default\"}, "
-                   "\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}" },
-        { "exaone4", "{\"sliding_window\": 1234, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" },
-        { "exaone4", "{\"sliding_window\": 7, \"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}" }, /* none turns */
-        { "exaone4", "{\"layer_types\": null, \"sliding_window_pattern\": \"LG\", \"sliding_window\": 7}" },
-        { "exaone4", "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
-                     "\"original_max_position_embeddings\": 32}}" },
-        { "exaone4", "{\"layer_types\": null, \"sliding_window_pattern\": 2, \"rope_theta\": 500.0}" },
-        { "glm4", "{\"partial_rotary_factor\": 0.25, \"rope_theta\": 500.0}" },
-        { "glm", "{\"rope_theta\": 500.0, \"rms_norm_eps\": 1.5625e-7, \"max_position_embeddings\": 99}" }, /* heads wider than a share */
-        { "cohere2", "{\"logit_scale\": 0.25}" }, /* every third layer, which we write down */
-        { "cohere2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\"], \"sliding_window\": 7}" },
-        { "olmo3", "{\"layer_types\": null, \"sliding_window\": 7}" },
-        { "gemma", "{\"hidden_act\": \"gelu\"}" }, /* which means its tanh form */
-        { "falcon", "{\"rope_theta\": 500.0, \"num_kv_heads\": null}" },
-        { "exaone", "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2.0}}" },
-        { "phi", "{\"partial_rotary_factor\": 1.0, \"rope_theta\": 500.0}" },
-    };
-    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+    for (int i = 0; i < N_ELEMENTS(variant_cases); i++) {
+        const char *name = variant_cases[i].name, *changes = variant_cases[i].changes;
         char from[512], base[64];
-        snprintf(from, sizeof from, GOLDEN "/%s", cases[i].name);
-        char *config = changed_config(from, cases[i].changes);
+        snprintf(from, sizeof from, GOLDEN "/%s", name);
+        char *config = changed_config(from, changes);
         const variant_file changed = { "config.json", config };
         support_variant(base, from, &changed, 1);
         convert(base, file, "f32");
         const double error = apart(file, base);
-        const bool divided = strstr(cases[i].changes, "llama3") != NULL;
-        if (divided ? !(error < 3e-6) : error != 0) fail_msg("%s with %s: logits differ by %g", cases[i].name, cases[i].changes, error);
+        const bool divided = strstr(changes, "llama3") != NULL;
+        if (divided ? !(error < 3e-6) : error != 0) fail_msg("%s with %s: logits differ by %g", name, changes, error);
         free(config);
         support_variant_remove(base);
     }
@@ -342,8 +349,9 @@ static void types(void **state)
 
 static const char *const texts[] = {
     "", " ", "Once upon a time, there was a little girl.", "  two  spaces\n\nand\tlines ", "It's 1234567 o'clock; I'll go. I'LL GO!",
-    "na\xc3\xafve caf\xc3\xa9 \xe2\x82\xac 5", "\xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xe4\xb8\x96\xe7\x95\x8c", "\xf0\x9f\x98\x80\xf0\x9f\x91\x8d end",
-    "for (int i = 0; i < n; i++) { x[i] += 0.5f; }", "e\xcc\x81 combining", "<s> </s> <|endoftext|> <|im_start|>user", "\xe2\x96\x81under",
+    "na\xc3\xafve caf\xc3\xa9 \xe2\x82\xac 5", "\xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xe4\xb8\x96\xe7\x95\x8c",
+    "\xf0\x9f\x98\x80\xf0\x9f\x91\x8d end", "for (int i = 0; i < n; i++) { x[i] += 0.5f; }", "e\xcc\x81 combining",
+    "<s> </s> <|endoftext|> <|im_start|>user", "\xe2\x96\x81under",
 };
 
 static void same_ids(const spec_tokenizer *a, const spec_tokenizer *b, const char *text, uint32_t flags, const char *what)
@@ -448,7 +456,8 @@ static void flags_of_added_tokens(void **state)
     p.type = "f32";
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         char changes[200];
-        snprintf(changes, sizeof changes, "{\"added_tokens\": [{\"id\": 0, \"content\": \"<|endoftext|>\", \"special\": true, \"%s\": true}]}", flags[i]);
+        snprintf(changes, sizeof changes,
+                 "{\"added_tokens\": [{\"id\": 0, \"content\": \"<|endoftext|>\", \"special\": true, \"%s\": true}]}", flags[i]);
         char *json = support_json_with(DEMO_DRAFTER, "tokenizer.json", changes);
         const variant_file changed = { "tokenizer.json", json };
         support_variant(from, DEMO_DRAFTER, &changed, 1);
@@ -494,6 +503,12 @@ static void added_tokens_unsaid(void **state)
         { "qwen2-style", ADDED(600, "|||MAIL|||", NORMALIZED), "a |||MAIL||| b", NULL },
         { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "aid the", RAW), "he said the hen", "behind others" },
         { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "xyz", RAW), "he said xyz", NULL },
+        { "gpt2-style", ADDED(512, "aid the", NORMALIZED) ", " ADDED(513, "he said", RAW), "he said the hen", "behind others" },
+        { "gpt2-style", ADDED(512, "he said", NORMALIZED) ", " ADDED(513, "sai", RAW), "he said the hen", "behind others" },
+        { "gpt2-style", ADDED(512, "sai", NORMALIZED) ", " ADDED(513, "he said", RAW), "he said the hen", "behind others" },
+        { "gpt2-style", ADDED(512, "the hen", NORMALIZED) ", " ADDED(513, "the", NORMALIZED) ", " ADDED(514, "a the b", RAW), "the",
+          "\"the\"" },
+        { "gpt2-style", ADDED(512, "he  said", NORMALIZED) ", " ADDED(513, "the hen", RAW), "he said the hen", NULL },
         { "bytes.model", "\"265\": " ADDED(265, "he", ""), "the", NULL },
         { "bytes.model", "\"265\": " ADDED(265, "he", SPECIAL), "the hen", "pieces of the model, too" },
         { "bytes.model", "\"267\": " ADDED(267, SPACE_MARK "the", ""), "the hen", "pieces of the model, too" },
@@ -510,7 +525,7 @@ static void added_tokens_unsaid(void **state)
         snprintf(path, sizeof path, "%s/%s", base, spm ? cases[i].from : "");
         spec_tokenizer *t = NULL;
         OK(spec_tokenizer_open(&t, path, NULL));
-        speci_tokenizer_tell_unsaid(t, add_sentence, all);
+        OK(speci_tokenizer_tell_unsaid(t, add_sentence, all));
         spec_tokenizer *g = written(t);
         if (cases[i].told && !strstr(all, cases[i].told)) fail_msg("case %zu: told \"%s\"", i, all);
         if (!cases[i].told && strstr(all, "normalised")) fail_msg("case %zu: told \"%s\"", i, all);
@@ -522,6 +537,76 @@ static void added_tokens_unsaid(void **state)
         free(json);
         support_variant_remove(base);
     }
+}
+
+/* {ID: {"content": ...}, ...} for added_tokens_decoder, and all of them, the last first, as the special ones. */
+static char *many_special_tokens(int32_t n, int32_t first)
+{
+    enum { BYTES = 96 };
+    char *text = malloc((size_t)n * BYTES + BYTES);
+    size_t at = (size_t)sprintf(text, "{\"added_tokens_decoder\": {");
+    for (int32_t i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, BYTES, "%s\"%d\": {\"content\": \"[s%05d]\"}", i ? ", " : "", first + i, i);
+    at += (size_t)sprintf(text + at, "}, \"additional_special_tokens\": [");
+    for (int32_t i = n; i-- > 0;) at += (size_t)snprintf(text + at, BYTES, "\"[s%05d]\"%s", i, i ? ", " : "");
+    memcpy(text + at, "]}", 3);
+    return text;
+}
+
+/* To look for each token among all special ones takes ten seconds. */
+static void many_tokens_of_config(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    enum { N = 50000, FIRST = 512, MOST_SECONDS = 4 };
+    char base[64], *config = many_special_tokens(N, FIRST), *json = support_json_with(GOLDEN "/tokenizers/gpt2-style", "tokenizer.json",
+                                                                                      "{\"added_tokens\": []}");
+    const variant_file changed[] = { { "tokenizer.json", json }, { "tokenizer_config.json", config } };
+    support_variant(base, GOLDEN "/tokenizers/gpt2-style", changed, 2);
+    spec_tokenizer *t = NULL;
+    const clock_t start = clock();
+    OK(spec_tokenizer_open(&t, base, NULL));
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+    assert_int_equal(t->n_vocab, FIRST + N);
+    for (int32_t i = 0; i < N; i += N / 7) assert_true(spec_tokenizer_is_special(t, FIRST + i));
+    spec_tokenizer_close(t);
+    free(json);
+    free(config);
+    support_variant_remove(base);
+}
+
+/* Half of them are looked for in normalised text: to hold each of these against each of the others takes half a minute. */
+static void many_added_tokens(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    enum { N = 50000, BYTES = 64, MOST_SECONDS = 6 };
+    char base[64], all[1000] = "", *changes = malloc((size_t)N * BYTES);
+    size_t n = (size_t)sprintf(changes, "{\"added_tokens\": [");
+    for (int32_t i = 0; i < N; i++)
+        n += (size_t)snprintf(changes + n, BYTES, "%s{\"id\": %d, \"content\": \"%s%d]\"%s}", i ? ", " : "", 600 + i, i % 2 ? "[n" : "[r",
+                              i, i % 2 ? NORMALIZED : "");
+    memcpy(changes + n, "]}", 3);
+    char *json = support_json_with(GOLDEN "/tokenizers/gpt2-style", "tokenizer.json", changes);
+    const variant_file changed = { "tokenizer.json", json };
+    support_variant(base, GOLDEN "/tokenizers/gpt2-style", &changed, 1);
+    spec_tokenizer *t = NULL;
+    OK(spec_tokenizer_open(&t, base, NULL));
+    const clock_t start = clock();
+    OK(speci_tokenizer_tell_unsaid(t, add_sentence, all));
+    spec_tokenizer *g = written(t);
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+    assert_string_equal(all, "");
+    same_ids(t, g, "a[n77]b[r78]", SPEC_TOKEN_PARSE_SPECIAL, "many");
+    spec_tokenizer_close(g);
+    spec_tokenizer_close(t);
+    free(json);
+    free(changes);
+    support_variant_remove(base);
 }
 
 /* Two tokens that are one string in normalised text would be one token of a file. */
@@ -659,24 +744,33 @@ static void refusals(void **state)
     refuse_changed("falcon", "{\"activation\": \"relu\"}", "activation is \"relu\", for which GGUF files of falcon have no key");
     refuse_changed("falcon", "{\"bias\": true}", "bias is true, but GGUF files of Falcon");
     refuse_changed("falcon", "{\"parallel_attn\": false}", "parallel_attn is false, but GGUF files of Falcon");
-    refuse_changed("gemma2", "{\"query_pre_attn_scalar\": 24}", "query_pre_attn_scalar is 24, but GGUF files of Gemma 2 with these sizes mean 16");
+    refuse_changed("gemma2", "{\"query_pre_attn_scalar\": 24}",
+                   "query_pre_attn_scalar is 24, but GGUF files of Gemma 2 with these sizes mean 16");
     refuse_changed("gemma2", "{\"attn_logit_softcapping\": 1234}", "attn_logit_softcapping is null, but GGUF files of Gemma 2");
     refuse_changed("gemma2", "{\"final_logit_softcapping\": 1234}", "final_logit_softcapping is null, but GGUF files of Gemma 2");
     refuse_changed("gemma2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]}",
                    "layer_types is no pattern that a GGUF file can say: every second layer attends to all");
-    refuse_changed("olmo3", "{\"rope_theta\": 1234, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"default\"}, "
+    refuse_changed("olmo3",
+                   "{\"rope_theta\": 1234, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"default\"}, "
                    "\"sliding_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}",
                    "rope_type of sliding_attention is \"linear\", which cannot be written to GGUF");
     refuse_changed("qwen2", "{\"use_sliding_window\": true, \"max_window_layers\": 1}",
                    "use_sliding_window is true, for which GGUF files of qwen2 have no key: they mean null");
-    refuse_changed("qwen3", "{\"use_sliding_window\": true, \"max_window_layers\": 0}", "use_sliding_window is true, for which GGUF files of qwen3");
-    refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"truncate\": false, \"original_max_position_embeddings\": 32}}",
+    refuse_changed("qwen3", "{\"use_sliding_window\": true, \"max_window_layers\": 0}",
+                   "use_sliding_window is true, for which GGUF files of qwen3");
+    refuse_changed("llama2",
+                   "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"truncate\": false, "
+                   "\"original_max_position_embeddings\": 32}}",
                    "rope_scaling.truncate is false, for which GGUF files have no key: they mean true");
-    refuse_changed("smollm3", "{\"no_rope_layers\": [0, 1, 1, 1, 1]}", "no_rope_layers is an array, for which GGUF files of smollm3 have no key");
-    refuse_changed("mamba2", "{\"time_step_limit\": [0.25, 0.5]}", "time_step_limit[0] is 0.25, for which GGUF files of mamba2 have no key: they mean 0");
+    refuse_changed("smollm3", "{\"no_rope_layers\": [0, 1, 1, 1, 1]}",
+                   "no_rope_layers is an array, for which GGUF files of smollm3 have no key");
+    refuse_changed("mamba2", "{\"time_step_limit\": [0.25, 0.5]}",
+                   "time_step_limit[0] is 0.25, for which GGUF files of mamba2 have no key: they mean 0");
     refuse_changed("bamba", "{\"time_step_limit\": [0.0, 0.5]}", "time_step_limit[1] is 0.5, for which GGUF files of granitehybrid");
-    refuse_changed("bamba", "{\"mamba_conv_bias\": false}", "mamba_conv_bias is false, for which GGUF files of granitehybrid have no key: they mean true");
-    refuse_changed("qwen3", "{\"attention_bias\": true}", "attention_bias is true, for which GGUF files of qwen3 have no key: they mean false");
+    refuse_changed("bamba", "{\"mamba_conv_bias\": false}",
+                   "mamba_conv_bias is false, for which GGUF files of granitehybrid have no key: they mean true");
+    refuse_changed("qwen3", "{\"attention_bias\": true}",
+                   "attention_bias is true, for which GGUF files of qwen3 have no key: they mean false");
     refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], "
                    "\"original_max_position_embeddings\": 32}}",
                    "original_max_position_embeddings is 32, for which GGUF files of llama have no key: they mean 256");
@@ -766,6 +860,9 @@ static uint8_t *bytes_of_file(const char *path, long *n)
 static void threads(void **state)
 {
     (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip(); /* the model has one, which goes into the file */
+#endif
     static const char *const types[] = { "f32", "bf16", "f16", "q8_0", "q4_0", "q5_1", "q4_k_m", "q6_k" };
     for (int i = 0; i < N_ELEMENTS(types); i++) {
         uint8_t *bytes[2];
@@ -789,11 +886,12 @@ static void threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits),
-        cmocka_unit_test(flags_of_added_tokens),
-        cmocka_unit_test(added_tokens_unsaid),
-        cmocka_unit_test(added_tokens_alike),
-        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
-                                        cmocka_unit_test(memory_fails) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads),
+        cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits), cmocka_unit_test(flags_of_added_tokens),
+        cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(many_tokens_of_config),
+        cmocka_unit_test(added_tokens_alike), cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf),
+        cmocka_unit_test(same_mix), cmocka_unit_test(refusals), cmocka_unit_test(memory_fails),
+    };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

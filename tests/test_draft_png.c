@@ -127,7 +127,8 @@ static void grow(spec_session *s, int32_t seq, int32_t alphabet, uint64_t *rando
     OK(spec_draft(s, &tree, &seq, 1));
     OK(spec_score(s, &seq, 1, &tree));
     for (at[0] = 0; support_random(random) % 3 > 0; n++) {
-        const int32_t n_child = speci_tree_children(tree, at[n - 1], children);
+        int32_t n_child = 0;
+        for (int32_t c = -1; (c = speci_tree_next_child(tree, at[n - 1], c)) >= 0;) children[n_child++] = c;
         if (n_child == 0) break;
         at[n] = children[support_random(random) % (uint32_t)n_child];
     }

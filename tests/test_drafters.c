@@ -146,9 +146,12 @@ typedef struct front_case {
     bool counts;   /* it does not propose by each match */
 } front_case;
 static const front_case fronts[] = {
-    { "in front ngram", "ngram:3,5", SPEC_ADAPT_OFF, 2, false },      { "in front ngram, one token", "ngram:3,5,1", SPEC_ADAPT_OFF, 1, false },
-    { "in front ngram, three tokens", "ngram:4,5,3", SPEC_ADAPT_OFF, 3, false }, { "in front ngram:1", "ngram:1,5", SPEC_ADAPT_OFF, 1, false },
-    { "in front trie", "trie:8,4,1", SPEC_ADAPT_OFF, 2, true }, { "in front ngram, chosen", "ngram:3,5", SPEC_ADAPT_COST, 0, true },
+    { "in front ngram", "ngram:3,5", SPEC_ADAPT_OFF, 2, false },
+    { "in front ngram, one token", "ngram:3,5,1", SPEC_ADAPT_OFF, 1, false },
+    { "in front ngram, three tokens", "ngram:4,5,3", SPEC_ADAPT_OFF, 3, false },
+    { "in front ngram:1", "ngram:1,5", SPEC_ADAPT_OFF, 1, false },
+    { "in front trie", "trie:8,4,1", SPEC_ADAPT_OFF, 2, true },
+    { "in front ngram, chosen", "ngram:3,5", SPEC_ADAPT_COST, 0, true },
     { "in front trie, chosen", "trie:8,4,1", SPEC_ADAPT_COST, 0, true },
 };
 
@@ -187,7 +190,8 @@ static void check_front(void **state)
         else if (!t->counts) assert_false(stood(ids, n_ids, t->least));
         if (chosen < 0) assert_int_equal(by, 2);
         int32_t n_path = 1;
-        while (n_path < tree->n && by == 0 && tree->parent[n_path] == n_path - 1 && support_random(&random) % 4 > 0) path[n_path] = n_path, n_path++;
+        while (n_path < tree->n && by == 0 && tree->parent[n_path] == n_path - 1 && support_random(&random) % 4 > 0)
+            path[n_path] = n_path, n_path++;
         OK(spec_score(s, &seq, 1, &tree));
         OK(spec_commit(s, seq, path, n_path, 1 + (int32_t)(support_random(&random) % ALPHABET)));
     }

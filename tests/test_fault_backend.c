@@ -450,7 +450,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_faults), cmocka_unit_test(test_faults_paths),
                                         cmocka_unit_test(test_faults_drafts), cmocka_unit_test(test_probe),
-                                        cmocka_unit_test(test_table),  cmocka_unit_test(test_ages), cmocka_unit_test(test_what_it_does_not_know),
+                                        cmocka_unit_test(test_table),  cmocka_unit_test(test_ages),
+                                        cmocka_unit_test(test_what_it_does_not_know),
                                         cmocka_unit_test(test_capped_logits_are_refused),
                                         cmocka_unit_test(test_without_accept_tree),
                                         cmocka_unit_test(test_names),  cmocka_unit_test(test_list),

@@ -83,7 +83,8 @@ static void check_family(const family_case *c, const char *file_name)
     float *rows = calloc((size_t)(2 * N_IDS * cols), sizeof *rows), *others = rows + N_IDS * cols;
     by_steps(m, ids, c->n_row, rows, cols);
     by_steps(twin, ids, c->n_row, others, cols);
-    const double error = support_error(rows, want, (size_t)(c->n_row * cols)), apart = support_error(rows, others, (size_t)(c->n_row * cols));
+    const size_t n = (size_t)(c->n_row * cols);
+    const double error = support_error(rows, want, n), apart = support_error(rows, others, n);
     print_message("  %-18s %-12s error / max logit %.2g, from the twin here %.2g\n", file_name, support_backend_name(), error, apart);
     if (!(error <= TOLERANCE) || !(apart <= (c->same ? 0.0 : 3e-6))) fail_msg("%s: error %g, from the twin %g", c->name, error, apart);
     free(rows);
@@ -232,8 +233,9 @@ static void make_model(uint32_t type, uint32_t values, bool plain)
         uint64_t rows, cols;
     } tensors[] = { { "token_embd.weight", N_VOCAB, DIM }, { "output_norm.weight", 1, DIM }, { "output.weight", N_VOCAB, DIM },
                     { "blk.0.attn_norm.weight", 1, DIM }, { "blk.0.ffn_norm.weight", 1, DIM }, { "blk.0.attn_q.weight", DIM, DIM },
-                    { "blk.0.attn_k.weight", DIM / 2, DIM }, { "blk.0.attn_v.weight", DIM / 2, DIM }, { "blk.0.attn_output.weight", DIM, DIM },
-                    { "blk.0.ffn_gate.weight", DIM, DIM }, { "blk.0.ffn_up.weight", DIM, DIM }, { "blk.0.ffn_down.weight", DIM, DIM } };
+                    { "blk.0.attn_k.weight", DIM / 2, DIM }, { "blk.0.attn_v.weight", DIM / 2, DIM },
+                    { "blk.0.attn_output.weight", DIM, DIM }, { "blk.0.ffn_gate.weight", DIM, DIM },
+                    { "blk.0.ffn_up.weight", DIM, DIM }, { "blk.0.ffn_down.weight", DIM, DIM } };
     enum { N = sizeof tensors / sizeof *tensors };
     maker k = { .random = { 11 }, .type = speci_gguf_type(type), .values = speci_gguf_type(values), .plain = plain };
     gguf_head(&k.b, 3, N, 7);
@@ -373,7 +375,8 @@ typedef struct refused_case {
 } refused_case;
 
 static const refused_case refused[] = {
-    { "gpt5", "block_count", NULL, 1, SPEC_E_UNSUPPORTED, "general.architecture is \"gpt5\", which is not supported; supported are llama, " },
+    { "gpt5", "block_count", NULL, 1, SPEC_E_UNSUPPORTED,
+      "general.architecture is \"gpt5\", which is not supported; supported are llama, " },
     { "llama", "expert_count", NULL, 8, SPEC_E_UNSUPPORTED, "llama.expert_count is 8: mixtures of experts is not supported" },
     { "llama", "expert_count", NULL, 0, SPEC_OK, "" },
     { "llama", "attention.scale", NULL, 2, SPEC_E_UNSUPPORTED, "llama.attention.scale is 2: a scale of attention" },
@@ -390,14 +393,19 @@ static const refused_case refused[] = {
     { "llama", "rope.scaling.alpha", NULL, 3, SPEC_E_UNSUPPORTED, "llama.rope.scaling.alpha is 3" },
     { "llama", "attention.causal", NULL, 0, SPEC_E_UNSUPPORTED, "llama.attention.causal is 0: attention in both directions" },
     { "llama", "something.else", NULL, 3, SPEC_OK, "" },
-    { "olmo2", "attention.sliding_window_pattern", "[]", 2, SPEC_E_FORMAT, "olmo2.attention.sliding_window_pattern has an entry that is no flag" },
-    { "olmo2", "attention.sliding_window_pattern", "[]", 1, SPEC_E_UNSUPPORTED, "olmo2.attention.sliding_window_pattern is an array: layers of several" },
-    { "olmo2", "attention.sliding_window_pattern", NULL, 3, SPEC_E_UNSUPPORTED, "olmo2.attention.sliding_window_pattern is 3: sliding windows" },
+    { "olmo2", "attention.sliding_window_pattern", "[]", 2, SPEC_E_FORMAT,
+      "olmo2.attention.sliding_window_pattern has an entry that is no flag" },
+    { "olmo2", "attention.sliding_window_pattern", "[]", 1, SPEC_E_UNSUPPORTED,
+      "olmo2.attention.sliding_window_pattern is an array: layers of several" },
+    { "olmo2", "attention.sliding_window_pattern", NULL, 3, SPEC_E_UNSUPPORTED,
+      "olmo2.attention.sliding_window_pattern is 3: sliding windows" },
     { "olmo2", "attention.sliding_window", NULL, 0, SPEC_E_FORMAT, "tensor blk.0.attn_q_norm.weight is missing" },
     { "exaone4", "attention.sliding_window", NULL, 0, SPEC_E_FORMAT, "tensor blk.0.attn_q_norm.weight is missing" },
-    { "exaone4", "attention.sliding_window_pattern", "[]", 1, SPEC_E_FORMAT, "layer_types[0] is sliding_attention, but sliding_window is null" },
+    { "exaone4", "attention.sliding_window_pattern", "[]", 1, SPEC_E_FORMAT,
+      "layer_types[0] is sliding_attention, but sliding_window is null" },
     { "glm4", "rope.dimension_sections", "[]", 8, SPEC_E_UNSUPPORTED, "glm4.rope.dimension_sections is an array: this key of rotary" },
-    { "cohere2", "attention.sliding_window_pattern", NULL, 0, SPEC_E_FORMAT, "cohere2.attention.sliding_window_pattern is 0, expected an integer from 1" },
+    { "cohere2", "attention.sliding_window_pattern", NULL, 0, SPEC_E_FORMAT,
+      "cohere2.attention.sliding_window_pattern is 0, expected an integer from 1" },
     { "cohere2", "attention.sliding_window", NULL, 0, SPEC_E_FORMAT, "cohere2.attention.sliding_window is 0, expected an integer from 1" },
     { "cohere2", "attention.sliding_window_pattern", "[]", 0, SPEC_E_UNSUPPORTED, "tensor blk.0.ffn_norm.weight would count" },
     { "olmo2", "rope.freq_base_swa", NULL, 500, SPEC_E_UNSUPPORTED, "olmo2.rope.freq_base_swa is 500" },
@@ -522,8 +530,8 @@ static void check_text(const pretrained *p, spec_model *m, int32_t n_vocab)
         n_same += same;
         if (!same && p->gap[i] >= 1e-3f) fail_msg("position %d: another likeliest token, by %g", (int)i, (double)p->gap[i]);
     }
-    print_message("  %s: log-probabilities of %d tokens within %.2g; %d of %d likeliest tokens the same\n", support_backend_name(), (int)p->n,
-                  worst, n_same, (int)p->n);
+    print_message("  %s: log-probabilities of %d tokens within %.2g; %d of %d likeliest tokens the same\n", support_backend_name(),
+                  (int)p->n, worst, n_same, (int)p->n);
     assert_true(worst <= 1e-4);
     spec_session_close(s);
     free(row);
@@ -607,8 +615,10 @@ static int close_backend(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(joined_phi),    cmocka_unit_test(types),    cmocka_unit_test(unlike),
-                                        cmocka_unit_test(older_table), cmocka_unit_test(without_glu), cmocka_unit_test(refusals), cmocka_unit_test(info),
-                                        cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families),    cmocka_unit_test(joined_phi),  cmocka_unit_test(types),    cmocka_unit_test(unlike),
+        cmocka_unit_test(older_table), cmocka_unit_test(without_glu), cmocka_unit_test(refusals), cmocka_unit_test(info),
+        cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3),
+    };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -231,13 +231,33 @@ static int32_t copy_of(life *l, int32_t seq)
     return to;
 }
 
+/* Of a sequence of n ids: its head's start is where a file says such numbers. A first position beyond all is refused. */
+static void forged(life *l, support_stream *stream, int32_t n)
+{
+    int32_t v[4], seq, n_refused = 0;
+    for (size_t at = 0; at + sizeof v <= stream->n; at++) {
+        memcpy(v, stream->data + at, sizeof v);
+        if (v[0] != 0 || v[1] < 0 || v[2] < 1 || v[2] >= n || v[1] != n - 1 - v[2] || v[3] < 0 || v[3] > v[2]) continue;
+        const int32_t beyond = INT32_MAX;
+        memcpy(stream->data + at + sizeof v[0], &beyond, sizeof beyond);
+        const spec_status status = spec_sequence_restore(l->s, &seq, support_from_stream, stream);
+        n_refused += status == SPEC_E_FORMAT && strstr(spec_last_error(), "its head has") != NULL;
+        if (status == SPEC_OK) OK(spec_sequence_remove(l->s, seq));
+        memcpy(stream->data + at, v, sizeof v);
+        stream->at = 0;
+    }
+    assert_true(n_refused > 0);
+}
+
 /* Leaves as bytes and comes back. */
 static int32_t restored(life *l, int32_t seq)
 {
     support_stream stream = { 0 };
+    const int32_t *ids, n = ids_of(l, seq, &ids);
     int32_t back;
     OK(spec_sequence_save(l->s, seq, support_to_stream, &stream));
     OK(spec_sequence_remove(l->s, seq));
+    forged(l, &stream, n);
     OK(spec_sequence_restore(l->s, &back, support_from_stream, &stream));
     free(stream.data);
     return back;

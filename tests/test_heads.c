@@ -538,8 +538,8 @@ static void layers(void **state)
           "enters layers 1, 1, 0; drafts" },
         { "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [0, 3, 4], \"layer_ids_are_inputs\": true}}", SPEC_HEAD_LAYERS_RULE,
           { 0, 3, 4 }, "enters layers 0, 3, 4; drafts" },
-        { "{\"eagle_config\": null, \"eagle_aux_hidden_state_layer_ids\": [3, 2, 1], \"layer_ids_are_inputs\": true}", SPEC_HEAD_LAYERS_RULE,
-          { 3, 2, 1 }, "enters layers 3, 2, 1; drafts" },
+        { "{\"eagle_config\": null, \"eagle_aux_hidden_state_layer_ids\": [3, 2, 1], \"layer_ids_are_inputs\": true}",
+          SPEC_HEAD_LAYERS_RULE, { 3, 2, 1 }, "enters layers 3, 2, 1; drafts" },
         { "{\"eagle_config\": null, \"eagle_aux_hidden_state_layer_ids\": [3, 2, 1], \"layer_ids_are_inputs\": false}",
           SPEC_HEAD_LAYERS_RULE, { 2, 2, 1 }, "(not what the file says: 3, 2, 1)" },
     };

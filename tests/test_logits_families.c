@@ -11,10 +11,10 @@
 enum { N_IDS = 64, N_KEY_ROWS = 8 };
 
 static const char *const cases[] = {
-    "llama2", "llama3", "mistral", "qwen2", "qwen3", "granite", "phi3", "phi3-long", "phi4_mini", "gemma", "seed_oss", "ministral", "smollm3",
-    "olmo", "ernie4_5", "helium", "internlm3", "glm", "chatglm", "stablelm", "starcoder2", "cohere", "cohere2", "cohere2_four", "gemma2", "gemma3", "glm4",
-    "exaone4", "olmo2", "olmo3", "phi", "gptj", "gpt_neox",
-    "falcon", "falcon-new", "exaone", "codegen", "gpt_neox_japanese", "cwm",
+    "llama2", "llama3", "mistral", "qwen2", "qwen3", "granite", "phi3", "phi3-long", "phi4_mini", "gemma", "seed_oss", "ministral",
+    "smollm3", "olmo", "ernie4_5", "helium", "internlm3", "glm", "chatglm", "stablelm", "starcoder2", "cohere", "cohere2", "cohere2_four",
+    "gemma2", "gemma3", "glm4", "exaone4", "olmo2", "olmo3", "phi", "gptj", "gpt_neox", "falcon", "falcon-new", "exaone", "codegen",
+    "gpt_neox_japanese", "cwm",
     "mamba", "mamba2", "bamba", "granitemoehybrid", "lfm2", "mambainllama",
     "mamba2-ssd", "mamba2-ssd-cfg", "mamba-ssm", "llama3-bf16", "mamba2-bf16", "llama2-f16", "llama2-mixed",
 };

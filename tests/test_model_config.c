@@ -139,6 +139,8 @@ static const model_rope_keys half = { .theta = "rope_theta", .partial = "partial
                                       .partial_default = 0.5 };
 static const model_rope_keys neox = { .theta = "rotary_emb_base", .partial = "rotary_pct", .partial_default = 0.25,
                                       .partial_top_counts = true };
+static const model_rope_keys phi = { .theta = "rope_theta", .partial = "partial_rotary_factor", .partial_default = 1,
+                                     .original_default = 4096 };
 
 #define LLAMA3 "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":32"
 
@@ -177,7 +179,10 @@ static const rope_case rope_cases[] = {
     { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", &whole, "max_position_embeddings is missing", 0, 0, 0 },
     { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2},\"max_position_embeddings\":64}", &whole, NULL, 10000, 1, MODEL_ROPE_YARN },
     { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":64},"
-      "\"original_max_position_embeddings\":32}", &whole, "original_max_position_embeddings is 32, but the same key of the object", 0, 0, 0 },
+      "\"original_max_position_embeddings\":32}", &whole,
+      "original_max_position_embeddings is 32, but the same key of the object", 0, 0, 0 },
+    { "{\"max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"su\"," LONG "}}", &phi,
+      "by this family's default, is 4096, but the same key of the object says 32", 0, 0, 0 },
     { "{\"rope_scaling\":{\"type\":\"default\",\"factor\":4}}", &whole, "rope_scaling.factor is 4", 0, 0, 0 },
     { "{\"rotary_pct\":0.5,\"partial_rotary_factor\":0.25}", &neox, "partial_rotary_factor is 0.25", 0, 0, 0 },
     { "{\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2}}", &whole, NULL, 10000, 1, MODEL_ROPE_DYNAMIC },

@@ -255,6 +255,7 @@ static void check_sequences(void **state)
     spec_request params = SPEC_REQUEST_INIT;
     spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
     spec_result result = SPEC_RESULT_INIT;
+    spec_drafter_stats stats = SPEC_DRAFTER_STATS_INIT;
     spec_cost_profile profile = { .struct_size = sizeof profile };
     (void)state;
     open_things(&t);
@@ -295,6 +296,9 @@ static void check_sequences(void **state)
     REFUSED(spec_generate_ids(t.session, &result, NULL, 2, &params));
     REFUSED(spec_generate_ids(t.session, NULL, ids, 2, &params));
     REFUSED(spec_session_profile(NULL, &profile));
+    REFUSED(spec_session_profile(t.session, NULL));
+    REFUSED(spec_session_get_drafter_stats(NULL, &stats, 0));
+    REFUSED(spec_session_get_drafter_stats(t.session, NULL, 0));
     close_things(&t);
 }
 
@@ -392,6 +396,9 @@ static void check_rules(void **state)
     (void)state;
     REFUSED(spec_verify_is_lossless(NULL, SPEC_VERIFY_AUTO, 1));
     REFUSED(spec_verify_probs(path, &n, &token, NULL));
+    REFUSED(spec_verify_probs(NULL, &n, &token, &verify));
+    REFUSED(spec_verify_probs(path, NULL, &token, &verify));
+    REFUSED(spec_verify_probs(path, &n, NULL, &verify));
     REFUSED(spec_verify_probs(path, &n, &token, &verify));
     REFUSED(spec_probs(NULL, logits, 4, NULL, NULL));
     REFUSED(spec_probs(probs, NULL, 4, NULL, NULL));

@@ -88,7 +88,8 @@ static void run_products(const test_device *d, int32_t rows, spec_dtype type, sp
         op.u.linear.y.data = (float *)rows_of_both.data + i * N;
         test_run(d, &op, step, rows);
     }
-    op = (spec_op){ .kind = SPEC_OP_GLU, .u.glu = { .dim = N, .act = act, .gate = rows_of_both, .up = rows_of_both, .y = test_view(&y[1], N) } };
+    op = (spec_op){ .kind = SPEC_OP_GLU, .u.glu = { .dim = N, .act = act, .gate = rows_of_both, .up = rows_of_both,
+                                                    .y = test_view(&y[1], N) } };
     op.u.glu.up.data = (float *)rows_of_both.data + N;
     if (test_can(d, "products", &op)) {
         test_run(d, &op, step, rows);

@@ -956,12 +956,11 @@ int main(void)
         cmocka_unit_test(prompts_go_on), cmocka_unit_test(greedy_text_is_the_models), cmocka_unit_test(sampled_text_is_the_models),
         cmocka_unit_test(other_drafters), cmocka_unit_test(sessions_share_an_engine),
         cmocka_unit_test(late_devices_are_waited_for), cmocka_unit_test(roots_stand_on_the_device),
-        cmocka_unit_test(copies_go_on),
-        cmocka_unit_test(scores_outlive_copies),
+        cmocka_unit_test(copies_go_on), cmocka_unit_test(scores_outlive_copies),
         cmocka_unit_test(what_is_missing_is_refused), cmocka_unit_test(saved_bytes_are_counted),
-        cmocka_unit_test(callbacks_fail), cmocka_unit_test(logits_are_numbers), cmocka_unit_test(prompts_can_be_stopped), cmocka_unit_test(contexts_end),
-        cmocka_unit_test(what_is_known_is_told), cmocka_unit_test(costs_are_measured), cmocka_unit_test(arguments),
-        cmocka_unit_test(memory_fails),
+        cmocka_unit_test(callbacks_fail), cmocka_unit_test(logits_are_numbers), cmocka_unit_test(prompts_can_be_stopped),
+        cmocka_unit_test(contexts_end), cmocka_unit_test(what_is_known_is_told), cmocka_unit_test(costs_are_measured),
+        cmocka_unit_test(arguments), cmocka_unit_test(memory_fails),
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(tokenizers_are_taken),
 #endif

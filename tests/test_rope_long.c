@@ -2,6 +2,7 @@
  * are those of a sequence of 32 by the reference; in longer ones, those of a sequence of 64, from the first position on. */
 #include "tests/support_decode.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,34 @@ static void beyond_it(void **state)
     expect(ORIGINAL + 2, ORIGINAL + 1, "logits");
     expect(LONGEST + 1, LONGEST, "logits");
     expect(0, LONGEST, "logits");
+}
+
+/* A model whose length is the original one goes on behind it all the same, with the long factors. The attention factor, which follows from
+ * the length, is then said. */
+static void beyond_its_length(void **state)
+{
+    char dir[64], at[512];
+    spec_model *const whole = model;
+    json_t *root;
+    (void)state;
+    snprintf(at, sizeof at, "%s/config.json", path);
+    OK(speci_json_read(&root, at, 1 << 16, NULL));
+    const double length = json_number_value(json_object_get(root, "max_position_embeddings"));
+    json_object_set_new(root, "max_position_embeddings", json_integer(ORIGINAL));
+    json_object_set_new(json_object_get(root, "rope_scaling"), "attention_factor",
+                        json_real(sqrt(1 + log(length / ORIGINAL) / log(ORIGINAL))));
+    char *text = json_dumps(root, 0);
+    const variant_file file = { "config.json", text };
+    support_variant(dir, path, &file, 1);
+    model = support_model(backend, dir, SPEC_DTYPE_F32);
+    expect(ORIGINAL, ORIGINAL - 1, "logits.short");
+    expect(ORIGINAL + 2, ORIGINAL + 1, "logits");
+    expect(LONGEST + 1, LONGEST, "logits");
+    spec_model_close(model);
+    model = whole;
+    support_variant_remove(dir);
+    json_decref(root);
+    free(text);
 }
 
 /* 20 tokens, saved and removed. */
@@ -157,6 +186,7 @@ static int test_model(const char *at)
 {
     char golden_file[512];
     const struct CMUnitTest tests[] = { cmocka_unit_test(up_to_the_original_length), cmocka_unit_test(beyond_it),
+                                        cmocka_unit_test(beyond_its_length),
                                         cmocka_unit_test(saved_sequences), cmocka_unit_test(warned),
                                         cmocka_unit_test(dynamic_ends) };
     path = at;

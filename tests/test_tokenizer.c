@@ -13,10 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "models/text/text_tokenizer.h"
 #include "tests/support_directory.h"
 #include "tests/support_file.h"
 #include "tests/support_memory.h"
 #include "tests/support_model.h"
+#include "tests/test.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers"
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -892,6 +894,49 @@ static void test_vectors(void **state)
     }
 }
 
+/* Does an end of `a` begin b, or is b in a? */
+static bool runs_into(const char *a, const char *b)
+{
+    for (size_t i = 0; a[i]; i++)
+        if (strncmp(a + i, b, strlen(a + i) < strlen(b) ? strlen(a + i) : strlen(b)) == 0) return true;
+    return false;
+}
+
+/* Which tokens overlap others, against each with each: sets of short strings of a few letters. */
+static void test_overlaps(void **state)
+{
+    (void)state;
+    enum { MOST = 8, LENGTH = 5 };
+    test_random random = { 17 };
+    int32_t n_true = 0, n_false = 0;
+    for (int32_t set = 0; set < 3000; set++) {
+        spec_tokenizer t = { .allocator = speci_malloc };
+        char strings[MOST][LENGTH + 1];
+        bool normalized[MOST], found[MOST];
+        int32_t n = 0;
+        speci_added_init(&t.added, &t.allocator);
+        for (int32_t i = 0, most = 2 + test_below(&random, MOST - 1); i < most; i++) {
+            const int32_t len = 1 + test_below(&random, LENGTH);
+            for (int32_t k = 0; k < len; k++) strings[n][k] = "abcdefgh"[test_below(&random, 2 + set % 7)];
+            strings[n][len] = 0;
+            if (speci_vocab_find(&t.added.ids, strings[n], (size_t)len) >= 0) continue;
+            const speci_added token = { .id = n, .normalized = normalized[n] = test_below(&random, 2) };
+            OK(speci_added_put(&t.added, strings[n++], (size_t)len, &token));
+        }
+        OK(speci_added_place(&t));
+        OK(speci_added_overlaps(found, &t.added));
+        for (int32_t i = 0; i < n; i++) {
+            bool want = false;
+            for (int32_t k = 0; k < n && normalized[i]; k++)
+                want = want || (!normalized[k] && (runs_into(strings[i], strings[k]) || runs_into(strings[k], strings[i])));
+            if (found[i] != want) fail_msg("set %d: %s: %d, expected %d", set, strings[i], found[i], want);
+            n_true += want, n_false += normalized[i] && !want;
+        }
+        speci_added_free(&t.added);
+    }
+    assert_true(n_true > 1000 && n_false > 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -901,7 +946,7 @@ int main(void)
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_going_on),     cmocka_unit_test(test_nul),        cmocka_unit_test(test_other_formats),
-        cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused),
+        cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused), cmocka_unit_test(test_overlaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -234,7 +234,10 @@ static gguf_bytes pieces_as_gguf(const spec_tokenizer *t, bool prefix, bool remo
     for (int32_t id = 0; id < n; id++) {
         const char *s = speci_vocab_string(&t->vocab, id, &len);
         const bool defined = speci_trie_longest(&t->bpe.user_defined, s, len, &index, &(size_t){ 0 }) && (int32_t)index == id;
-        type[id] = id == t->bpe.unk ? SPM_UNKNOWN : spec_tokenizer_is_special(t, id) ? SPM_CONTROL : defined ? SPM_USER_DEFINED : SPM_NORMAL;
+        type[id] = id == t->bpe.unk                   ? SPM_UNKNOWN
+                   : spec_tokenizer_is_special(t, id) ? SPM_CONTROL
+                   : defined                          ? SPM_USER_DEFINED
+                                                      : SPM_NORMAL;
     }
     for (int k = 0; t->bpe.byte_fallback && k < 256; k++) type[t->bpe.byte_id[k]] = SPM_BYTE;
     gguf_head(&b, 3, 0, 6);

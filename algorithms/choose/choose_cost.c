@@ -90,18 +90,30 @@ static spec_status check_table(const spec_cost_table *t, int32_t n_min, spec_sta
     return SPEC_OK;
 }
 
+enum { OF_BYTES = sizeof((spec_cost_profile *)0)->target_of };
+
+static spec_status check_words(const char *text, spec_status code, const char *where, const char *name)
+{
+    size_t n = 0;
+    while (n < OF_BYTES && text[n] >= ' ' && text[n] <= '~') n++;
+    if (n < OF_BYTES && text[n] == 0) return SPEC_OK;
+    return speci_fail(code, "%s: \"%s\" is no text of at most %d printable ASCII characters", where, name, OF_BYTES - 1);
+}
+
 /* A session without a drafter that is a model has no draft times. */
 static spec_status check_profile(const spec_cost_profile *p, spec_status code, const char *where)
 {
     SPEC_TRY(check_table(&p->target, 1, code, where, "target"));
     SPEC_TRY(check_table(&p->draft, 0, code, where, "draft"));
-    return check_table(&p->sequences, 0, code, where, "sequences");
+    SPEC_TRY(check_table(&p->sequences, 0, code, where, "sequences"));
+    SPEC_TRY(check_words(p->target_of, code, where, "target_of"));
+    return check_words(p->draft_of, code, where, "draft_of");
 }
 
 /* ---------------------------------------------------------------------------------------- files --- */
 
 /* {"spec_cost_profile": 1, "target": {"n_node": [1, 8], "ms": [10.5, 11.25]}, "draft": {"n_node": [], "ms": []},
- *  "sequences": {"n_node": [], "ms": []}}    older files have no "sequences" */
+ *  "sequences": {"n_node": [], "ms": []}, "target_of": "...", "draft_of": ""}    files need not have the last three */
 static const char version_key[] = "spec_cost_profile", begin[] = "{\"spec_cost_prof"; /* another JSON file is not replaced */
 enum { VERSION = 1, MAX_FILE = 1 << 16, DIGITS = 9 }; /* nine digits give a float back */
 
@@ -136,7 +148,8 @@ spec_status spec_cost_save(const spec_cost_profile *profile, const char *path)
     SPEC_TRY(check_profile(&p, SPEC_E_INVALID, path));
     json_t *target = table_to_json(&p.target), *draft = table_to_json(&p.draft), *many = table_to_json(&p.sequences), *root = NULL;
     if (target && draft && many)
-        root = json_pack("{s:i, s:O, s:O, s:O}", version_key, VERSION, "target", target, "draft", draft, "sequences", many);
+        root = json_pack("{s:i, s:O, s:O, s:O, s:s, s:s}", version_key, VERSION, "target", target, "draft", draft, "sequences", many,
+                         "target_of", p.target_of, "draft_of", p.draft_of);
     json_decref(target);
     json_decref(draft);
     json_decref(many);
@@ -174,6 +187,16 @@ static spec_status table_from_json(const json_t *root, const char *name, spec_co
     return SPEC_OK;
 }
 
+static spec_status words_from_json(const json_t *root, const char *name, char *out, const char *where)
+{
+    const json_t *text = json_object_get(root, name);
+    if (!text) return SPEC_OK;
+    if (!json_is_string(text) || json_string_length(text) >= OF_BYTES || json_string_length(text) != strlen(json_string_value(text)))
+        return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" is no text of at most %d characters", where, name, OF_BYTES - 1);
+    memcpy(out, json_string_value(text), json_string_length(text) + 1);
+    return SPEC_OK;
+}
+
 static spec_status profile_from_json(const json_t *root, spec_cost_profile *p, const char *path)
 {
     const json_t *version = json_object_get(root, version_key);
@@ -182,6 +205,8 @@ static spec_status profile_from_json(const json_t *root, spec_cost_profile *p, c
     SPEC_TRY(table_from_json(root, "target", &p->target, path));
     SPEC_TRY(table_from_json(root, "draft", &p->draft, path));
     if (json_object_get(root, "sequences")) SPEC_TRY(table_from_json(root, "sequences", &p->sequences, path));
+    SPEC_TRY(words_from_json(root, "target_of", p->target_of, path));
+    SPEC_TRY(words_from_json(root, "draft_of", p->draft_of, path));
     return check_profile(p, SPEC_E_FORMAT, path);
 }
 

@@ -60,8 +60,8 @@ spec_status speci_draft_head_save(speci_draft *d, const speci_draft_seq *q, uint
 /* What follows the start must be what it says, of this sequence; *left: the bytes behind ids and rows. */
 static spec_status check_start(const model_draft *m, const speci_draft_seq *q, const saved_start *h, uint64_t *left)
 {
-    if (h->first < 0 || h->n_past < 0 || h->n_past > h->n_ids || h->n_ids - h->n_past > SPECI_TOLD_ROWS || h->n_ids > q->n_ids ||
-        h->first + h->n_ids != q->n_ids - 1)
+    if (h->n_past < 0 || h->n_past > h->n_ids || h->n_ids - h->n_past > SPECI_TOLD_ROWS || h->n_ids >= q->n_ids ||
+        h->first != q->n_ids - 1 - h->n_ids)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its head has %d ids from position %d on, %d of them covered, in a sequence of %d",
                           h->n_ids, h->first, h->n_past, q->n_ids);
     const uint64_t own = (uint64_t)h->n_ids * sizeof(int32_t) + rows_bytes(m, h);

@@ -44,8 +44,7 @@ static uint8_t *put_number(uint8_t *at, uint64_t value, int n)
 
 static uint64_t get_number(const uint8_t **at, int n)
 {
-    uint64_t value = 0;
-    for (int i = 0; i < n; i++) value |= (uint64_t)(*at)[i] << 8 * i;
+    const uint64_t value = speci_little_endian(*at, (size_t)n);
     *at += n;
     return value;
 }

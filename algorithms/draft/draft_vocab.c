@@ -205,13 +205,12 @@ static spec_status choose(model_draft *m)
 {
     double cover = 0;
     model_vocab *v = &m->vocab;
-    const bool given = v->how != SPEC_DRAFT_VOCAB_AUTO;
-    if (!given) SPEC_TRY(measure_cover(m, &cover));
-    if (!given) v->how = 100 * cover >= COVER_PERCENT ? SPEC_DRAFT_VOCAB_INTERSECTION : SPEC_DRAFT_VOCAB_TEXT;
     char why[96] = "as asked for";
-    if (!given)
-        snprintf(why, sizeof why, "they have %.0f %% of its probability on a probe text, and %d %% decide", 100 * cover,
-                 COVER_PERCENT);
+    if (v->how == SPEC_DRAFT_VOCAB_AUTO) {
+        SPEC_TRY(measure_cover(m, &cover));
+        v->how = 100 * cover >= COVER_PERCENT ? SPEC_DRAFT_VOCAB_INTERSECTION : SPEC_DRAFT_VOCAB_TEXT;
+        snprintf(why, sizeof why, "they have %.0f %% of its probability on a probe text, and %d %% decide", 100 * cover, COVER_PERCENT);
+    }
     speci_log(m->model->backend, SPEC_LOG_INFO,
               "%s has another vocabulary than %s: %d of its %d tokens are tokens of both. It drafts by %s: %s", m->model->path,
               m->d->site->target->path, v->map->n_twin, m->model->n_vocab,

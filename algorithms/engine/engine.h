@@ -173,9 +173,8 @@ spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
 spec_status speci_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_request *request);
 /* What was begun of a sequence is given back. */
 void speci_sequence_end(spec_session *s, int32_t seq);
-/* Its request from now on; and how many ids it may reach by that. */
+/* Its request from now on. */
 spec_status speci_sequence_take_request(spec_session *s, engine_seq *q, const spec_request *given);
-void speci_sequence_limit(const spec_session *s, engine_seq *q);
 /* Of a sequence that is consuming: applies prompt tokens that are left: about n_most of them, or all with 0; *n_done (may be NULL):
  * how many that were. */
 spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done);
@@ -218,10 +217,6 @@ void speci_session_leave(spec_session *const *entered);
     SPEC_NEED(session, "session");                                                                                   \
     spec_session *const entered_ __attribute__((cleanup(speci_session_leave))) = speci_session_enter(session);       \
     if (!entered_) return SPEC_E_STATE
-
-/* Memory of a round of n_seq sequences and n_row rows; n_node nodes per tree (engine_session.c). */
-spec_status speci_round_open(spec_session *s, engine_round *r, int32_t n_seq, int32_t n_node);
-void speci_round_close(spec_session *s, engine_round *r);
 
 /* Sequences of a call: each once, all of them live. */
 spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n);
@@ -272,6 +267,10 @@ static inline void speci_watch_forget(spec_session *s, int32_t seq)
 
 /* Step costs (engine_profile.c): what the choice goes by. profile: a file of them, or NULL. */
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile);
+/* What costs of m are measured of, as a profile says it (engine_measured.c). And a warning where the session's profile, of the file `path`,
+ * says something else than its target, or this drafter (NULL: it has none). */
+void speci_measured_of(char *out, size_t cap, const spec_model *m);
+void speci_measured_check(const spec_session *s, const spec_model *drafter, const char *path);
 
 /* Log-probabilities of tokens [n] after the nodes of the part's path (engine_scored.c). */
 spec_status speci_logprobs(spec_session *s, const engine_part *p, const int32_t *tokens, int32_t n, spec_logprob *out, int32_t n_top);

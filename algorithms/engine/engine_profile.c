@@ -188,24 +188,12 @@ static spec_status measure_target(timing *t, spec_cost_profile *out)
 {
     const int32_t n = t->s->n_node;
     t->exec = t->s->exec;
+    speci_measured_of(out->target_of, sizeof out->target_of, t->exec->model);
     SPEC_TRY(warm_trees(t, 1, n));
     SPEC_TRY(time_nodes(t, n, &out->target));
     SPEC_TRY(time_sequences(t, &out->sequences));
     SPEC_TRY(time_rows(t, n, &out->sequences, &out->target));
     return warm_sequences(t, n, n, &out->target, t->s->first_ms[0]);
-}
-
-static spec_status measure_drafter(timing *t, int32_t k)
-{
-    static const spec_cost_table none = { 0 };
-    const speci_draft *d = &t->s->drafters.draft[k];
-    spec_cost_table *out = &t->s->draft_costs[k];
-    int32_t n_timed = 0, n_most = 0;
-    if (!d->kind->exec || !(t->exec = d->kind->exec(d, t->seqs[0], &n_timed, &n_most))) return SPEC_OK;
-    SPEC_TRY(warm_trees(t, 1, n_most));
-    SPEC_TRY(time_nodes(t, n_timed, out));
-    SPEC_TRY(time_rows(t, n_timed, &none, out));
-    return warm_sequences(t, n_timed, n_most, out, t->s->first_ms[1 + k]);
 }
 
 /* The first drafter whose passes can be timed; -1: none. */
@@ -214,6 +202,21 @@ static int32_t first_timed(const spec_session *s)
     for (int32_t k = 0; k < s->drafters.n; k++)
         if (s->drafters.draft[k].kind->exec) return k;
     return -1;
+}
+
+static spec_status measure_drafter(timing *t, int32_t k)
+{
+    static const spec_cost_table none = { 0 };
+    const speci_draft *d = &t->s->drafters.draft[k];
+    spec_cost_table *out = &t->s->draft_costs[k];
+    int32_t n_timed = 0, n_most = 0;
+    spec_cost_profile *profile = &t->s->profile;
+    if (!d->kind->exec || !(t->exec = d->kind->exec(d, t->seqs[0], &n_timed, &n_most))) return SPEC_OK;
+    if (k == first_timed(t->s)) speci_measured_of(profile->draft_of, sizeof profile->draft_of, t->exec->model);
+    SPEC_TRY(warm_trees(t, 1, n_most));
+    SPEC_TRY(time_nodes(t, n_timed, out));
+    SPEC_TRY(time_rows(t, n_timed, &none, out));
+    return warm_sequences(t, n_timed, n_most, out, t->s->first_ms[1 + k]);
 }
 
 /* What is not known of them: of the target, and of drafters that are models. */
@@ -382,8 +385,10 @@ spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *pr
     if (!(s->draft_costs = speci_alloc(s->a, (size_t)s->drafters.n, sizeof *s->draft_costs))) return SPEC_E_NOMEM;
     if (!(s->first_ms = speci_alloc(s->a, 1 + (size_t)s->drafters.n, sizeof *s->first_ms))) return SPEC_E_NOMEM;
     if (profile) {
+        const int32_t first = first_timed(s);
         SPEC_TRY(spec_cost_load(&s->profile, profile));
-        if (first_timed(s) >= 0) s->draft_costs[first_timed(s)] = s->profile.draft;
+        speci_measured_check(s, first >= 0 ? s->drafters.draft[first].drafter->held : NULL, profile);
+        if (first >= 0) s->draft_costs[first] = s->profile.draft;
         SPEC_TRY(give_costs(s));
     }
     SPEC_TRY(speci_choice_open(&s->choice, adapt));

@@ -47,6 +47,7 @@ static void warn_of_two(const spec_model *m, const spec_request *p, const int32_
 spec_status spec_sequence_add_text(spec_session *s, int32_t *seq, const char *text, size_t n_text, const spec_request *request)
 {
     SPEC_NEED(s, "session");
+    SPEC_NEED(seq, "seq");
     SPEC_NEED(text || n_text == 0, "text");
     const spec_model *m = s->target;
     spec_request own = SPEC_REQUEST_INIT;

@@ -37,7 +37,8 @@ static spec_status consume_prompt(spec_session *s, int32_t seq)
 
 /* --- requests --- */
 
-void speci_sequence_limit(const spec_session *s, engine_seq *q)
+/* How many ids it may reach. */
+static void set_limit(const spec_session *s, engine_seq *q)
 {
     const int32_t n = q->request.p.n_predict;
     q->n_end = n > 0 && n < INT32_MAX - q->n_ids ? q->n_ids + n : INT32_MAX;
@@ -74,7 +75,7 @@ spec_status spec_sequence_set_request(spec_session *s, int32_t seq, const spec_r
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(speci_sequence_take_request(s, q, request));
     speci_sequence_forget(s, seq); /* what runs ahead was drawn by the request before */
-    speci_sequence_limit(s, q);
+    set_limit(s, q);
     return SPEC_OK;
 }
 
@@ -102,7 +103,7 @@ static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_
     SPEC_TRY(speci_sequence_take_request(s, q, request));
     SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
     q->n_prompt = q->n_ids;
-    speci_sequence_limit(s, q);
+    set_limit(s, q);
     s->exec->kind->begin(s->exec, seq);
     return consume_prompt(s, seq);
 }
@@ -158,7 +159,7 @@ spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *id
     q->stop = SPEC_STOP_NONE;
     speci_adjust_recount(q->adjust);
     speci_text_goes_on(&q->text, (size_t)q->n_ids);
-    speci_sequence_limit(s, q);
+    set_limit(s, q);
     return consume_prompt(s, seq);
 }
 

@@ -257,8 +257,8 @@ static void *array(const spec_session *s, size_t n, size_t size, bool *ok)
     return p;
 }
 
-/* Parts stay where they are for the life of the round. */
-spec_status speci_round_open(spec_session *s, engine_round *r, int32_t n_seq, int32_t n_node)
+/* Memory of a round of n_seq sequences, of n_node nodes each at most. Parts stay where they are for the life of the round. */
+static spec_status open_round(spec_session *s, engine_round *r, int32_t n_seq, int32_t n_node)
 {
     const size_t n = (size_t)n_seq, rows = n * (size_t)n_node;
     bool ok = true;
@@ -284,7 +284,7 @@ spec_status speci_round_open(spec_session *s, engine_round *r, int32_t n_seq, in
     return SPEC_OK;
 }
 
-void speci_round_close(spec_session *s, engine_round *r)
+static void close_round(spec_session *s, engine_round *r)
 {
     speci_verify_rows *v = &r->batch.rows;
     for (int32_t i = 0; r->part && i < r->n_most; i++) spec_tree_free(&r->part[i].tree, s->a);
@@ -295,10 +295,10 @@ void speci_round_close(spec_session *s, engine_round *r)
 
 static spec_status alloc_rounds(spec_session *s)
 {
-    SPEC_TRY(speci_round_open(s, &s->round, s->n_seq, s->n_node));
+    SPEC_TRY(open_round(s, &s->round, s->n_seq, s->n_node));
     if (s->roots_bytes == 0) return SPEC_OK;
     if (!(s->plain = speci_alloc(s->a, 2 * (size_t)s->n_seq, sizeof *s->plain))) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < 2 * s->n_seq; i++) SPEC_TRY(speci_round_open(s, &s->plain[i], 1, 1));
+    for (int32_t i = 0; i < 2 * s->n_seq; i++) SPEC_TRY(open_round(s, &s->plain[i], 1, 1));
     return SPEC_OK;
 }
 
@@ -455,8 +455,8 @@ static void free_host(spec_session *s)
     for (int32_t i = 0; i < all->n; i++) speci_free(s->a, all->draft[i].hidden[0]);
     for (int32_t i = 0; all->other && i < s->n_seq; i++) spec_tree_free(&all->other[i], s->a);
     spec_tree_free(&all->merged, s->a);
-    speci_round_close(s, &s->round);
-    for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) speci_round_close(s, &s->plain[i]);
+    close_round(s, &s->round);
+    for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) close_round(s, &s->plain[i]);
     void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->draft_costs, s->first_ms, s->plain, s->step_ids,
                        s->step_logprobs, s->step_results, s->step_seqs, s->taken, s->taps };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);

@@ -194,10 +194,3 @@ int32_t speci_tree_child_with(const spec_tree *t, int32_t node, int32_t token)
         if (t->parent[c] == node && t->token[c] == token && (found < 0 || speci_tree_before(t, c, found))) found = c;
     return found;
 }
-
-int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out)
-{
-    int32_t n = 0;
-    for (int32_t c = -1; (c = speci_tree_next_child(t, node, c)) >= 0;) out[n++] = c;
-    return n;
-}

@@ -18,8 +18,6 @@ bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
 int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
 /* The first child of `node`, in that order, that has this token; or -1. */
 int32_t speci_tree_child_with(const spec_tree *t, int32_t node, int32_t token);
-/* All of them into out [t->n]; returns how many. */
-int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
 /* The nodes level by level, siblings in that order: node [t->n], and the place there of each one's parent [t->n] (-1: root). */
 void speci_tree_levels(const spec_tree *t, int32_t *node, int32_t *parent);
 

@@ -23,7 +23,8 @@ const cuda_kind speci_cuda_kinds[SPEC_OP_N] = {
     /* SPEC_OP_ROPE_KV */
     { CHECK(rope_kv), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_rope_kv(q, &o->op.u.rope_kv); } },
     /* SPEC_OP_ATTENTION */
-    { CHECK(attention), [](spec_queue *q, const cuda_op *o, cuda_pass *pass) { return speci_cuda_attention(q, &o->op.u.attention, pass); } },
+    { CHECK(attention),
+      [](spec_queue *q, const cuda_op *o, cuda_pass *pass) { return speci_cuda_attention(q, &o->op.u.attention, pass); } },
     /* SPEC_OP_CONV */
     { CHECK(conv), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_conv(q, &o->op.u.conv); } },
     /* SPEC_OP_SCAN */

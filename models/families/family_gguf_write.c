@@ -104,13 +104,21 @@ static spec_status check_activation(const gguf_writing *w)
                       speci_config_said(w->config, key), act, w->row->architecture);
 }
 
+/* Has the new file a tensor of that name? */
+static bool is_stored(const gguf_writing *w, const char *name)
+{
+    for (size_t i = 0; i < w->n_tensor; i++)
+        if (strcmp(w->tensors[i].name, name) == 0) return true;
+    return false;
+}
+
 spec_status speci_gguf_put_layers(gguf_writing *w)
 {
     char key[KEY_MAX];
     const int64_t n = whole(w, "num_hidden_layers");
     SPEC_TRY(speci_gguf_put_array(w->head, full_key(w, "attention.head_count_kv", key), SPECI_GGUF_I32, (uint64_t)n));
     for (int64_t i = 0; i < n; i++) {
-        const bool attends = speci_gguf_stored(w, speci_namef("blk.%d.attn_k.weight", (int)i).s) != NULL;
+        const bool attends = is_stored(w, speci_namef("blk.%d.attn_k.weight", (int)i).s);
         const int32_t n_kv = attends ? (int32_t)whole(w, "num_key_value_heads") : 0;
         SPEC_TRY(speci_gguf_put_element(w->head, &n_kv, sizeof n_kv));
     }
@@ -118,13 +126,6 @@ spec_status speci_gguf_put_layers(gguf_writing *w)
 }
 
 /* ---------------------------------------------------------------------------------------- tensors --- */
-
-const gguf_stored *speci_gguf_stored(const gguf_writing *w, const char *name)
-{
-    for (size_t i = 0; i < w->n_tensor; i++)
-        if (strcmp(w->tensors[i].name, name) == 0) return &w->tensors[i];
-    return NULL;
-}
 
 static spec_status add(gguf_writing *w, gguf_stored **out, const char *name)
 {

@@ -26,8 +26,6 @@ void speci_gguf_plan_free(gguf_writing *w);
 /* Would the file, read again, come to what was taken? m: what reading a config needs. */
 spec_status speci_gguf_check(const gguf_writing *w, spec_model *m);
 
-/* For rows: a tensor of the new file; NULL if absent. */
-const gguf_stored *speci_gguf_stored(const gguf_writing *w, const char *name);
 /* A key below the architecture's name. */
 spec_status speci_gguf_put_own_whole(gguf_writing *w, const char *key, uint32_t value);
 /* attention.head_count_kv of a hybrid: a number for each layer, 0 where it does not attend. A row's write. */

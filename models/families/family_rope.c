@@ -178,9 +178,11 @@ static spec_status find_original(model_config *c, model_rope *r, const model_rop
     static const char key[] = "original_max_position_embeddings";
     double top;
     if (!has_original(r)) return SPEC_OK;
+    const bool said = speci_config_has(c, key);
     SPEC_TRY(speci_config_number_or(c, &top, key, keys->original_default, 2, 1e9));
     if (top > 0 && r->original_max_position > 0 && top != r->original_max_position)
-        return contradiction(c, key, top, "the same key of the object", r->original_max_position);
+        return contradiction(c, said ? key : "original_max_position_embeddings, by this family's default,", top,
+                             "the same key of the object", r->original_max_position);
     if (top > 0) r->original_max_position = top;
     return default_original(c, r);
 }

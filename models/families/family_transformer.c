@@ -104,7 +104,8 @@ static spec_status build_norm(model_builder *b, model_norm *out, const model_tra
     return SPEC_OK;
 }
 
-spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope)
+/* inv_freq of a layer: [n_rot / 2] on the device; its scale is set, and multiplied by what the positions' scaling says. */
+static spec_status build_rope(model_builder *b, model_attention *out, const model_rope *rope)
 {
     float freq[MODEL_HEAD_DIM_MAX / 2];
     double score, turned;
@@ -239,7 +240,7 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
     SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.%s", prefix.s, names_of(t)->out).s, t->dim,
                                       t->n_head * t->head_dim, t->out_bias));
     SPEC_TRY(qk_norms(b, a, t, prefix.s));
-    return speci_transformer_rope(b, a, &t->rope);
+    return build_rope(b, a, &t->rope);
 }
 
 /* Gate and up one below the other, in one tensor or in two; or up alone. */

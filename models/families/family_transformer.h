@@ -88,8 +88,6 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
                                         const char *layer, const char *norm, int32_t window);
 spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const model_transformer *t, const char *layer,
                                   const char *norm, const char *mlp);
-/* inv_freq of a layer: [n_rot / 2] on the device; its scale is set, and multiplied by what the positions' scaling says. */
-spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope);
 
 /* What differs from layer to layer. */
 typedef struct model_transformer_layer {

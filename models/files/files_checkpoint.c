@@ -53,12 +53,11 @@ static spec_status add_shard(model_checkpoint *c, shard **out, const char *path)
  * there. */
 static spec_status load_header(const shard *s)
 {
-    uint64_t n = 0;
     const size_t n_text = s->map.n < 64 ? s->map.n : 64; /* the length, or a pointer's first line */
     SPEC_TRY(speci_file_load(&s->map, s->path, 0, n_text));
     SPEC_TRY(speci_file_refuse_pointer(s->map.data, n_text, s->path));
     if (s->map.n < 8) return SPEC_OK;
-    for (int i = 7; i >= 0; i--) n = n << 8 | s->map.data[i];
+    const uint64_t n = speci_little_endian(s->map.data, 8);
     if (n > SAFETENSORS_HEADER_MAX || n > s->map.n - 8) return SPEC_OK;
     return speci_file_load(&s->map, s->path, 8, (size_t)n);
 }

@@ -172,10 +172,9 @@ static spec_status read_tensors(model_tensor *tensors, size_t n, json_t *header,
 
 static spec_status read_header(json_t **header, size_t *n_header, const uint8_t *data, size_t bytes, const char *file)
 {
-    uint64_t n = 0;
     if (bytes < 8)
         return speci_fail(SPEC_E_FORMAT, "%s: %zu bytes, a safetensors file has at least 8", file, bytes);
-    for (int i = 7; i >= 0; i--) n = n << 8 | data[i];
+    const uint64_t n = speci_little_endian(data, 8);
     if (n > SAFETENSORS_HEADER_MAX)
         return speci_fail(SPEC_E_FORMAT, "%s: header of %" PRIu64 " bytes, expected at most %u: not a safetensors file",
                           file, n, SAFETENSORS_HEADER_MAX);

@@ -13,12 +13,6 @@ void speci_added_init(speci_added_set *s, const spec_allocator *a)
     speci_vocab_init(&s->ids, a);
 }
 
-void speci_trie_free(speci_trie *trie)
-{
-    speci_pairs_free(&trie->edges);
-    speci_buf_free(&trie->leaf);
-}
-
 void speci_added_free(speci_added_set *s)
 {
     speci_buf_free(&s->text);
@@ -81,52 +75,7 @@ const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id)
     return index ? item_at(s, index - 1) : NULL;
 }
 
-/* ----------------------------------------------------------------------------------- trie --- */
-
-static uint32_t trie_step(const speci_trie *trie, uint32_t node, uint8_t byte)
-{
-    if (node == 0) return trie->root[byte];
-    const speci_pair *edge = speci_pairs_get(&trie->edges, node, byte);
-    return edge ? (uint32_t)edge->id : 0;
-}
-
-spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_t index)
-{
-    uint32_t node = 0, none = 0;
-    if (n == 0) return SPEC_OK; /* it would match everywhere */
-    if (trie->leaf.n == 0) SPEC_TRY(speci_buf_add(&trie->leaf, &none, sizeof none));
-    for (size_t i = 0; i < n; i++) {
-        uint8_t byte = (uint8_t)string[i];
-        uint32_t next = trie_step(trie, node, byte);
-        if (next == 0) {
-            next = (uint32_t)(trie->leaf.n / sizeof none);
-            SPEC_TRY(speci_buf_add(&trie->leaf, &none, sizeof none));
-            speci_pair edge = { node, byte, 0, (int32_t)next };
-            SPEC_TRY(speci_pairs_put(&trie->edges, edge));
-            if (node == 0) trie->root[byte] = next;
-        }
-        node = next;
-    }
-    uint32_t *leaf = (uint32_t *)(void *)trie->leaf.data + node;
-    if (*leaf == 0) *leaf = (uint32_t)index + 1;
-    return SPEC_OK;
-}
-
-bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size_t *index, size_t *len)
-{
-    uint32_t node = 0;
-    *len = 0;
-    for (size_t i = 0; i < n; i++) {
-        node = trie_step(trie, node, (uint8_t)text[i]);
-        if (node == 0) break;
-        uint32_t leaf = ((const uint32_t *)(const void *)trie->leaf.data)[node];
-        if (leaf) {
-            *index = leaf - 1;
-            *len = i + 1;
-        }
-    }
-    return *len > 0;
-}
+/* -------------------------------------------------------------------------------- entering --- */
 
 /* Enters one token into its trie. One that is looked for in normalized text is normalized itself, and decoding shows
  * it so. */

@@ -178,15 +178,20 @@ static spec_status list_special(const speci_beside *b, speci_buf *list)
     return push_each(list, extra ? extra : said(b, "additional_special_tokens"));
 }
 
-static bool is_special(const speci_buf *list, const char *content, size_t n)
+/* The strings of the list, for is_special. */
+static spec_status enter_special(speci_vocab *names, const speci_buf *list)
 {
     const json_t *const *values = (const json_t *const *)(const void *)list->data;
     for (size_t i = 0; i < list->n / sizeof *values; i++) {
-        const json_t *other = content_of(values[i]);
-        if (json_string_length(other) == n && memcmp(json_string_value(other), content, n) == 0) return true;
+        const json_t *content = content_of(values[i]);
+        const size_t n = json_string_length(content);
+        if (n > 0 && speci_vocab_find(names, json_string_value(content), n) < 0)
+            SPEC_TRY(speci_vocab_add(names, json_string_value(content), n, 0));
     }
-    return false;
+    return SPEC_OK;
 }
+
+static bool is_special(const speci_vocab *names, const char *content, size_t n) { return speci_vocab_find(names, content, n) >= 0; }
 
 static spec_status add_special(const speci_buf *list, spec_tokenizer *t)
 {
@@ -247,7 +252,7 @@ static spec_status list_entries(speci_buf *list, const spec_tokenizer *t, const 
 }
 
 /* "32000": {"content": "<|im_end|>", ...} */
-static spec_status add_decoder(const speci_buf *entries, const speci_buf *special, spec_tokenizer *t)
+static spec_status add_decoder(const speci_buf *entries, const speci_vocab *special, spec_tokenizer *t)
 {
     const entry *e = (const entry *)(const void *)entries->data;
     for (size_t i = 0; i < entries->n / sizeof *e; i++) {
@@ -262,7 +267,7 @@ static spec_status add_decoder(const speci_buf *entries, const speci_buf *specia
 }
 
 /* "<|im_end|>": 32000 */
-static spec_status add_added(const speci_buf *entries, const speci_buf *special, spec_tokenizer *t, speci_buf *work)
+static spec_status add_added(const speci_buf *entries, const speci_vocab *special, spec_tokenizer *t, speci_buf *work)
 {
     const entry *e = (const entry *)(const void *)entries->data;
     for (size_t i = 0; i < entries->n / sizeof *e; i++) {
@@ -277,13 +282,20 @@ static spec_status add_added(const speci_buf *entries, const speci_buf *special,
     return SPEC_OK;
 }
 
-static spec_status add_all(const speci_beside *b, spec_tokenizer *t, speci_buf *special, speci_buf *entries, speci_buf *work)
+/* What adding takes. */
+typedef struct work {
+    speci_buf special, entries, key; /* const json_t *[n], entry [n], bytes */
+    speci_vocab names;               /* of the special ones */
+} work;
+
+static spec_status add_all(const speci_beside *b, spec_tokenizer *t, work *w)
 {
     const json_t *decoder = json_object_get(b->config, "added_tokens_decoder");
-    SPEC_TRY(list_special(b, special));
-    SPEC_TRY(list_entries(entries, t, decoder ? decoder : b->added, decoder ? CONFIG : ADDED, decoder != NULL));
-    SPEC_TRY(decoder ? add_decoder(entries, special, t) : add_added(entries, special, t, work));
-    return add_special(special, t);
+    SPEC_TRY(list_special(b, &w->special));
+    SPEC_TRY(enter_special(&w->names, &w->special));
+    SPEC_TRY(list_entries(&w->entries, t, decoder ? decoder : b->added, decoder ? CONFIG : ADDED, decoder != NULL));
+    SPEC_TRY(decoder ? add_decoder(&w->entries, &w->names, t) : add_added(&w->entries, &w->names, t, &w->key));
+    return add_special(&w->special, t);
 }
 
 /* --------------------------------------------------------------------------------- chat template --- */
@@ -323,11 +335,13 @@ static int32_t id_of(const speci_beside *b, const spec_tokenizer *t, const char 
 spec_status speci_beside_add(const speci_beside *b, spec_tokenizer *t)
 {
     const spec_allocator *a = &t->allocator;
-    speci_buf special = { .a = a }, entries = { .a = a }, work = { .a = a };
-    const spec_status status = add_all(b, t, &special, &entries, &work);
-    speci_buf_free(&special);
-    speci_buf_free(&entries);
-    speci_buf_free(&work);
+    work w = { .special = { .a = a }, .entries = { .a = a }, .key = { .a = a } };
+    speci_vocab_init(&w.names, a);
+    const spec_status status = add_all(b, t, &w);
+    speci_buf_free(&w.special);
+    speci_buf_free(&w.entries);
+    speci_buf_free(&w.key);
+    speci_vocab_free(&w.names);
     if (status != SPEC_OK) return status; /* what cannot be added leaves the names of tokens half entered */
     t->said.bos = id_of(b, t, "bos_token");
     t->said.eos = id_of(b, t, "eos_token");

@@ -17,7 +17,7 @@ int32_t speci_tokenizer_first(const spec_tokenizer *t);
 bool speci_gguf_is_own(const spec_tokenizer *t, int32_t id);
 /* Tells, a sentence at a time, what such a file does not say of t, so that texts get other ids (text_gguf_unsaid.c). */
 typedef void speci_unsaid_fn(void *user_data, const char *text);
-void speci_tokenizer_tell_unsaid(const spec_tokenizer *t, speci_unsaid_fn *tell, void *user_data);
+spec_status speci_tokenizer_tell_unsaid(const spec_tokenizer *t, speci_unsaid_fn *tell, void *user_data);
 
 /* The words of tokenizer.ggml.pre that stand for the splits of t's tokenizer.json (text_gguf.c). */
 spec_status speci_gguf_pre_of(const char **out, bool *prefix_space, const spec_tokenizer *t);

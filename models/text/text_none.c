@@ -143,9 +143,10 @@ spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t
     return none();
 }
 
-void speci_tokenizer_tell_unsaid(const spec_tokenizer *t, speci_unsaid_fn *tell, void *user_data)
+spec_status speci_tokenizer_tell_unsaid(const spec_tokenizer *t, speci_unsaid_fn *tell, void *user_data)
 {
     (void)t, (void)tell, (void)user_data;
+    return none();
 }
 
 int32_t speci_tokenizer_first(const spec_tokenizer *t)

@@ -91,6 +91,22 @@ void speci_match_close(speci_match *m);
 void speci_match_start(speci_match *m, const char *text, size_t n);
 spec_status speci_match_next(speci_match *m, bool *found, size_t *start, size_t *end);
 
+/* ---------------------------------------------------- strings to look for (..._trie.c) --- */
+
+typedef struct speci_trie {
+    speci_pairs edges;      /* (node, byte) -> node; node 0 is the root */
+    speci_buf leaf;         /* uint32_t [n_node]: an item's index + 1, 0 = none ends here; empty: no strings */
+    uint32_t root[256];     /* the edges of the root once more: most bytes of a text begin no string */
+} speci_trie;
+/* Enters `string` for item number `index`. The first of equals stays, and an empty one is passed over. */
+spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_t index);
+/* The longest string of the trie that text [n] begins with: its item and its bytes. */
+bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size_t *index, size_t *len);
+uint32_t speci_trie_child(const speci_trie *trie, uint32_t node, uint8_t byte); /* to the node behind it; 0: none */
+bool speci_trie_ends(const speci_trie *trie, uint32_t node);                   /* does a string end there? */
+size_t speci_trie_n_node(const speci_trie *trie);
+void speci_trie_free(speci_trie *trie);
+
 /* --------------------------------------------------------- added tokens (..._added.c) --- */
 
 typedef struct speci_added {
@@ -99,11 +115,6 @@ typedef struct speci_added {
     int32_t id;
     bool single_word, lstrip, rstrip, normalized, special;
 } speci_added;
-typedef struct speci_trie { /* of the strings to look for, by bytes */
-    speci_pairs edges;      /* (node, byte) -> node; node 0 is the root */
-    speci_buf leaf;         /* uint32_t [n_node]: index of an added token + 1, 0 = none ends here */
-    uint32_t root[256];     /* the edges of the root once more: most bytes of a text begin no added token */
-} speci_trie;
 typedef struct speci_added_set {
     speci_buf text, items; /* bytes; speci_added [n] */
     speci_trie raw, normalized;
@@ -123,14 +134,12 @@ spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, c
 /* Gives item number `index` the flags of `token`; a special one stays special. */
 spec_status speci_added_change(speci_added_set *s, int32_t index, const speci_added *token);
 const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id);
-/* Enters `string` (the content, or its normalized form) for item number `index`. The first of equals stays. */
-spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_t index);
-/* The longest string of the trie that text [n] begins with: its item and its bytes. */
-bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size_t *index, size_t *len);
-void speci_trie_free(speci_trie *trie);
 /* Appends the segments of text to out (speci_segment). Special tokens are passed over unless parse_special. */
 spec_status speci_added_split(const speci_added_set *s, const speci_trie *trie, const char *text, size_t n,
                               bool parse_special, speci_buf *out);
+/* out [items]: can a token that is looked for in normalized text stand in one text with one that is looked for before, so that one of the
+ * two is lost (text_overlap.c)? */
+spec_status speci_added_overlaps(bool *out, const speci_added_set *s);
 
 /* ---------------------------------------------------------- normalizers (..._normalize.c) --- */
 

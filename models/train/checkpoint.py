@@ -41,13 +41,22 @@ def file_name(net, family, name):
 # ---------------------------------------------------------------------------------- configurations ---
 
 
+def rope_object(config):
+    """What newer configs say of rotation in an object, older ones (but for a scaling) in keys beside it."""
+    return config.get("rope_parameters") or config.get("rope_scaling") or {}
+
+
+def rope_theta(config):
+    return rope_object(config).get("rope_theta", config.get("rope_theta", 10000.0))
+
+
 def rope_of(config, head_dim):
     """(channels rotated, theta), or None for a kind of rotation that nets.py has not."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = rope_object(config)
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         return None
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.5 if config["model_type"] == "bamba" else 1.0))
-    return int(head_dim * part), rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    return int(head_dim * part), rope_theta(config)
 
 
 def attention(config, rope):

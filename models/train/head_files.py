@@ -18,11 +18,10 @@ def head_config(target, **more):
     """Sizes of a head for the target whose config is given, as a Llama's config has them."""
     width = target["hidden_size"]
     n = target.get("num_attention_heads") or width // 64
-    rope = target.get("rope_parameters") or {}
     return {"hidden_size": width, "target_hidden_size": width, "vocab_size": target["vocab_size"],
             "intermediate_size": target.get("intermediate_size") or width * 8 // 3 // 16 * 16,
             "num_attention_heads": n, "num_key_value_heads": target.get("num_key_value_heads") or n,
-            "head_dim": target.get("head_dim") or width // n, "rope_theta": rope.get("rope_theta", 10000.0),
+            "head_dim": target.get("head_dim") or width // n, "rope_theta": checkpoint.rope_theta(target),
             "rms_norm_eps": target.get("rms_norm_eps", target.get("layer_norm_epsilon", 1e-5)),
             "max_position_embeddings": target.get("max_position_embeddings") or 2048} | more
 
@@ -94,20 +93,27 @@ def files_of(head, dialect="eagle"):
     return lyanna_files(head) if isinstance(head, heads.Lyanna) else eagle2_files(head)
 
 
-def save(head, directory, dtype=torch.bfloat16, dialect="eagle", vectors=None):
-    """Weights come last: a directory with weights is whole. vectors: the type of norms and biases, where it is another."""
+def save(head, directory, dtype=torch.bfloat16, dialect="eagle", in_float32=lambda name, tensor: False):
+    """Weights come last: a directory with weights is whole. in_float32: which tensors are, whatever dtype is."""
     config, tensors = files_of(head, dialect)
     os.makedirs(directory, exist_ok=True)
     write_json(os.path.join(directory, "config.json"), config | {"dtype": str(dtype).split(".")[-1]})
-    stored = {k: (vectors or dtype if v.dim() == 1 else dtype) if v.is_floating_point() else v.dtype for k, v in tensors.items()}
+    stored = {k: (torch.float32 if in_float32(k, v) else dtype) if v.is_floating_point() else v.dtype for k, v in tensors.items()}
     checkpoint.save_tensors(os.path.join(directory, "model.safetensors"), {k: v.detach().to("cpu", stored[k]) for k, v in tensors.items()})
 
 
 def flat_config(directory):
-    """config.json of a head, with the sizes where the flat layouts have them."""
+    """config.json of a head, with the sizes where the flat layouts have them. Of rotations, heads.py has one: of the whole head of
+    attention, by one base."""
     config = checkpoint.read_config(directory)
     outside = {k: config[k] for k in ("draft_vocab_size", "target_hidden_size") if k in config}
-    return config | config.get("transformer_layer_config", {}) | outside
+    c = {"model_type": "llama"} | config | config.get("transformer_layer_config", {}) | outside
+    size = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    rope = checkpoint.rope_of(c, size)
+    if rope is None or rope[0] != size:
+        raise Refusal("%s/config.json says %s of rotary positions; these commands know the whole head_dim and rope_type default alone"
+                      % (directory, checkpoint.rope_object(c) or {"partial_rotary_factor": c.get("partial_rotary_factor")}))
+    return c | {"head_dim": size, "rope_theta": rope[1]}
 
 
 def load(directory, embedding):

@@ -9,13 +9,14 @@ The residual stream of the small model stands in the first channels of the wide 
   * a norm over r times as many channels sees a mean of squares r times as small: its weight is divided by sqrt(r), its eps by r;
   * new heads and MLP units are random, and what reads them has zero columns; so are new layers, whose outputs are zero;
   * new channels of a Mamba have x = 0, so its gated norm sees zeros there too, and grows by the same r.
-A token beyond the vocabulary has a logit of some -1000: one new channel holds a small constant, which the final norm
-makes large and the rows of such tokens in the head subtract. This needs a head of its own.
+A token beyond the vocabulary has a logit of some -1000: one new channel holds a small constant, of which the rows of such tokens in the
+head subtract a large multiple. This needs a head of its own.
 
-MODEL may be a head of train_head.py: it then drafts for the target of that --width what it drafts for its own, and costs what a head for a
-target of that width costs. Its vocabulary stays, so it fits a target that was inflated without --vocab. An EAGLE-3 head names layers of its
-target, which --target (as it was) and --layers (of the inflated one) say.
-Vectors (norms, biases, decays) are written as float32, whatever --dtype is: bfloat16 would round what was divided by sqrt(r).
+MODEL may be a head of train_head.py: it then drafts for the target of that --width and --vocab what it drafts for its own, and costs what a
+head for a target of that width costs. One that uses its target's head hands the constant on. An EAGLE-3 head names layers of its target,
+which --target (as it was) and --layers (of the inflated one) say.
+Vectors (norms, biases, decays) and token info's second matrix are written as float32, whatever --dtype is: bfloat16 would round what was
+divided by sqrt(r). So a file says what MODEL says; what computes in bfloat16 rounds that matrix anew.
 Made weights are drawn from a seed, tensor by tensor, so what is in memory at once is a shard."""
 import argparse
 import math
@@ -30,8 +31,10 @@ import heads
 import nets
 from files import Refusal, command, write_json
 
-CONSTANT = 2.0 ** -12  # of the extra channel: its square is lost in any mean of squares
-LARGE = 2.0 ** 22  # weight of the final norm there: the normed channel is 1024 / rms
+CONSTANT = 2.0 ** -12  # of the extra channel, in the embedding: its square is lost in any mean of squares
+NORMED = 2.0 ** 7  # weight of the final norm there: the normed channel is 2^-5 / rms, still lost
+HANDED = 2.0 ** 3  # weight of a head's fc there: what it hands to the target's head is 2^-9, lost too, and makes a logit of -64
+BEYOND = -2.0 ** 15  # weight of the target's head there, in the rows of new tokens; float16 holds it
 SHARD_BYTES = 4 << 30
 WRITES = ("o_proj", "out_proj", "down_proj")
 
@@ -43,7 +46,7 @@ def arguments(argv=None):
     p.add_argument("--width", type=int, help="channels of the residual stream")
     p.add_argument("--layers", type=int, help="of an EAGLE-3 head: those of its inflated target")
     p.add_argument("--inner", type=int, help="units of an MLP; in proportion to the width without")
-    p.add_argument("--vocab", type=int, help="rows of the vocabulary")
+    p.add_argument("--vocab", type=int, help="rows of the vocabulary; of a head: those of its inflated target")
     p.add_argument("--target", help="an EAGLE-3 head needs it: the directory of the target that it was trained for")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
@@ -110,17 +113,27 @@ def random(name, shape, draw):
     return torch.randn(shape, **how).div_(math.sqrt(math.prod(shape[1:])))
 
 
-class HeadInflater:
-    """A head for a wider target. Its rows, too, stand in the first channels, and the rest of them is zero."""
+def check_vocab(vocab, width, config):
+    """How large the vocabulary becomes; without --vocab, as large as it is."""
+    if (vocab or config["vocab_size"]) < config["vocab_size"]:
+        raise Refusal("--vocab is %d, the model has %d already" % (vocab, config["vocab_size"]))
+    if (vocab or 0) > config["vocab_size"] and width == config["hidden_size"]:
+        raise Refusal("more rows of the vocabulary need a larger --width: their logits take a channel of their own")
+    return vocab or config["vocab_size"]
 
-    def __init__(self, directory, width=None, inner=None, seed=1):
+
+class HeadInflater:
+    """A head for a wider target. Its rows, too, stand in the first channels, and the rest of them is zero, but for the constant."""
+
+    def __init__(self, directory, width=None, inner=None, vocab=None, seed=1):
         c = head_files.flat_config(directory)
+        vocab = check_vocab(vocab, width or c["hidden_size"], c)
         self.net = head_files.load(directory, torch.zeros(1, c["hidden_size"]))  # of the embedding, only the width matters here
         self.old, self.width, units = c["hidden_size"], width or c["hidden_size"], c["intermediate_size"]
         if self.width < self.old or (inner or units) < units:
             raise Refusal("--width is %d and --inner %s, the head has %d and %d already" % (self.width, inner, self.old, units))
-        self.by, self.draw = self.width / self.old, torch.Generator().manual_seed(seed)
-        large = large_config(self.net.c | {"model_type": "llama"}, self.width, 1, inner, c["vocab_size"])
+        self.by, self.draw, self.padded = self.width / self.old, torch.Generator().manual_seed(seed), vocab > c["vocab_size"]
+        large = large_config(self.net.c | {"model_type": "llama"}, self.width, 1, inner, vocab)
         with torch.device("meta"):
             self.big = self.same_kind(large | {"target_hidden_size": self.width})
 
@@ -155,19 +168,25 @@ class HeadInflater:
     def tensor(self, name, old, shape):
         """Token info is over tokens: its norm stays, but for eps, which one number is of in a file. So what enters it shrinks with eps."""
         if name.startswith("token_info."):
-            return torch.cat([old / math.sqrt(self.by), old.new_zeros(len(old), self.width - self.old)], 1) if ".w1." in name else old
-        out = random(name, shape, self.draw)
-        if name.split(".")[-2] in ("fc", *WRITES):
+            if ".w1." in name:
+                return torch.cat([old, old.new_zeros(len(old), self.width - self.old)], 1)
+            return old / math.sqrt(self.by) if ".w2." in name else old
+        out, what = random(name, shape, self.draw), name.split(".")[-2]
+        if what in ("fc", *WRITES):
             out.zero_()
         n, old = self.side_by_side(name), old / math.sqrt(self.by) if "norm" in name else old
         for new, part in zip(out.chunk(n, -1), old.chunk(n, -1)):
             new[tuple(slice(size) for size in part.shape)] = part
+            if self.padded and ("norm" in name or what in ("q_proj", "k_proj", "v_proj") and name.endswith(".weight")):
+                new[..., self.old] = 0  # what reads the constant says nothing of it
+        if self.padded and name == "fc.weight" and not isinstance(self.net, heads.Eagle3):
+            out[self.old, self.old] = HANDED  # of the embedding, which comes first; an EAGLE-3 head has a head of its own
         return out
 
     def write(self, directory, dtype, _):
         sizes = {name: weight.shape for name, weight in self.big.state_dict().items()}
         self.big.load_state_dict({name: self.tensor(name, old, sizes[name]) for name, old in self.net.state_dict().items()}, assign=True)
-        head_files.save(self.big, directory, dtype, vectors=torch.float32)
+        head_files.save(self.big, directory, dtype, in_float32=lambda name, t: t.dim() == 1 or name == "token_info.w2.weight")
         return sum(w.numel() for w in self.big.parameters())
 
 
@@ -177,14 +196,13 @@ class Inflater:
         if not isinstance(self.net, nets.Decoder) or self.config["model_type"] not in ("llama", "bamba", "mamba2"):
             raise Refusal("%s is a %s; this inflates llama, bamba and mamba2" % (directory, self.config["model_type"]))
         c = self.config
-        width, layers, vocab = width or c["hidden_size"], layers or c["num_hidden_layers"], vocab or c["vocab_size"]
+        width, layers = width or c["hidden_size"], layers or c["num_hidden_layers"]
+        vocab = check_vocab(vocab, width, c)
         units = c.get("intermediate_size", 0)
         for what, new, old in (("--width", width, c["hidden_size"]), ("--layers", layers, c["num_hidden_layers"]),
-                               ("--vocab", vocab, c["vocab_size"]), ("--inner", inner or units, units)):
+                               ("--inner", inner or units, units)):
             if new < old:
                 raise Refusal("%s is %d, the model has %d already" % (what, new, old))
-        if vocab > c["vocab_size"] and width == c["hidden_size"]:
-            raise Refusal("more rows of the vocabulary need a larger --width: their logits take a channel of their own")
         self.large = large_config(c, width, layers, inner, vocab)
         with torch.device("meta"):
             self.big = checkpoint.BUILD[c["model_type"]](self.large)
@@ -211,7 +229,7 @@ class Inflater:
         if old.dim() == 1 and "norm" in at[-2]:
             out[:len(old)] = old / math.sqrt(self.by)
             if self.padded and len(old) == self.config["hidden_size"]:
-                out[len(old)] = LARGE if name == "norm.weight" else 0  # no layer reads the constant
+                out[len(old)] = NORMED if name == "norm.weight" else 0  # no layer reads the constant
             return out
         mixers = (self.net.layers[layer].mixer, self.big.layers[layer].mixer) if layer is not None else (None, None)
         parts = pieces(name, *mixers)
@@ -237,7 +255,7 @@ class Inflater:
         out[:len(old)] = 0
         out[:len(old), :old.shape[1]] = old
         if self.padded:
-            out[len(old):, old.shape[1]] = -1
+            out[len(old):, old.shape[1]] = BEYOND
         return out
 
     def stored(self, name, dtype):
@@ -270,9 +288,7 @@ class Inflater:
 
 
 def head_inflater(a):
-    inflater = HeadInflater(a.model, a.width, a.inner, a.seed)
-    if a.vocab:
-        raise Refusal("%s is a head: it has its target's vocabulary; leave --vocab out" % a.model)
+    inflater = HeadInflater(a.model, a.width, a.inner, a.vocab, a.seed)
     if isinstance(inflater.net, heads.Eagle3):
         if not a.target:
             raise Refusal("%s is an EAGLE-3 head, which reads layers of its target: say --target" % a.model)

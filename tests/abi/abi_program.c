@@ -257,6 +257,7 @@ static void costs(const char *path)
     spec_builder *builder;
     STRUCT(spec_cost_profile, profile);
     profile->target = (spec_cost_table){ .n = 2, .n_node = { 1, 9 }, .ms = { 1, 2 } };
+    strcpy(profile->target_of, "a target");
     OK(spec_builder_open(&builder, "sequoia:6", NULL));
     OK(spec_builder_costs(builder, profile));
     remove(path);
@@ -264,7 +265,7 @@ static void costs(const char *path)
     STRUCT(spec_cost_profile, loaded);
     OK(spec_cost_load(loaded, path));
     UNTOUCHED(spec_cost_profile, loaded);
-    printf("costs: %d, %.2f ms\n", (int)loaded->target.n, spec_cost_ms(&loaded->target, 5));
+    printf("costs: %d, %.2f ms of %s\n", (int)loaded->target.n, spec_cost_ms(&loaded->target, 5), loaded->target_of);
     spec_builder_close(builder);
 }
 

@@ -84,7 +84,8 @@ static void usage(FILE *to)
     for (size_t i = 0; i < N_MODE; i++) fprintf(to, "  %-10s %s\n", modes[i].name, modes[i].help);
     fprintf(to, "\n"
                 "  -m, --model NAME|DIR        a shape (below; random weights, written and removed) or a directory\n"
-                "  -d, --drafter NAME|DIR      generate, load, rules, draft: the model or head that drafts (draft without it: the model itself)\n"
+                "  -d, --drafter NAME|DIR      generate, load, rules, draft: the model or head that drafts\n"
+                "                              (draft without it: the model itself)\n"
                 "  -b, --backend NAME          cpu (default), cuda, ...      -t, --threads N\n"
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"
@@ -93,11 +94,14 @@ static void usage(FILE *to)
                 "      --tree LIST             step: chain,binary,random,unrolled, or KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
-                "      --sequences N,N,...     sequences at once (generate: N)             --tokens N,N,...  lengths of prompts; tokens to apply\n"
-                "      --draft LIST            generate, load: drafters in place of the model, \"ngram:3,15;trie;png:FILE;model;ngram+model\": sets of\n"
-                "                              them by ';', several of a set by '+', \"model\" being --drafter with --tree\n"
+                "      --sequences N,N,...     sequences at once (generate: N)\n"
+                "      --tokens N,N,...        lengths of prompts; tokens to apply\n"
+                "      --draft LIST            generate, load: drafters in place of the model, \"ngram:3,15;trie;png:FILE;model;\n"
+                "                              ngram+model\": sets of them by ';', several of a set by '+',\n"
+                "                              \"model\" being --drafter with --tree\n"
                 "      --draft-combine first|union|choose, --draft-vocab auto|intersection|text\n"
-                "      --draft-resample N, --draft-resample-left R, --draft-resample-across, --draft-token-info factored|collapsed: of Lyanna heads\n"
+                "      --draft-resample N, --draft-resample-left R, --draft-resample-across,\n"
+                "      --draft-token-info factored|collapsed: of Lyanna heads\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree (and the drafters of a set, by choose)\n"
                 "      --cost-profile FILE     --adapt cost by these step costs in place of measured ones (spec run --cost-profile)\n"
                 "      --scan chunked|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
@@ -114,9 +118,9 @@ static void usage(FILE *to)
     bench_model_list(to);
 }
 
-enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_DRAFT, O_COMBINE, O_VOCAB, O_RESAMPLE, O_LEFT, O_ACROSS, O_INFO, O_COSTS, O_ADAPT, O_SCAN,
-       O_ADVANCE, O_STATE, O_PROMPTS, O_CHAT, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_LEAST, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE,
-       O_KEEP, O_HELP };
+enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_DRAFT, O_COMBINE, O_VOCAB, O_RESAMPLE, O_LEFT,
+       O_ACROSS, O_INFO, O_COSTS, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE, O_PROMPTS, O_CHAT, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH,
+       O_LEAST, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
 
 static const struct option options[] = {
     { "model", required_argument, NULL, 'm' },          { "drafter", required_argument, NULL, 'd' },

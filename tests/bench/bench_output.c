@@ -10,8 +10,8 @@
 
 /* What a measurement is of; everything else in a record is what came out. */
 static const char *const identity[] = { "mode", "model", "drafter", "backend", "dtype", "weights", "what", "nodes",
-                                        "tree", "scan", "advance", "draft_state", "adapt", "combine", "vocab", "resample", "resample_across",
-                                        "token_info", "verify", "temperature", "task", "context",
+                                        "tree", "scan", "advance", "draft_state", "adapt", "combine", "vocab", "resample",
+                                        "resample_across", "token_info", "verify", "temperature", "task", "context",
                                         "sequences", "path", "tokens", "threads", "level", "rows", "n_vocab" };
 /* The same in every record of a run: said once above a table. */
 static const char *const constant[] = { "mode", "model", "backend", "dtype", "weights", "threads", "bandwidth_gbs",

@@ -1,48 +1,57 @@
 #!/usr/bin/env python3
-"""Checks that C sources can be read on a screen: no function is longer than one, and no line of the library is wider.
+"""Checks that sources in C and CUDA can be read on a screen: no function is longer than one, and no line is wider.
 
     check_layout.py [ROOT]        the tree at ROOT (.): prints what is too long, and counts; ends with 1 when something is
     check_layout.py --self-test   plants what is too long in a small tree, and what is just short enough
 
-A function begins with a brace in the first column, and ends with one. Tests have wide tables; CUDA has long kernels, whose phases are
-labelled. Neither is asked."""
+A function begins with a brace in the first column, and ends with one. Code of a device may be long: its phases share registers, and are
+labelled."""
 import os
 import sys
 import tempfile
 
 FUNCTION, LINE = 60, 140  # lines with the braces; characters
-ROOMS = ("algorithms", "backends", "cli", "core", "examples", "models")
+ENDINGS = (".c", ".h", ".cpp", ".cu", ".cuh")
 
 
 def sources_of(root):
-    """(path, does its width count?)"""
     for folder, below, names in os.walk(root):
         inside = os.path.relpath(folder, root)
         below[:] = sorted(b for b in below if not b.startswith((".", "build")) or inside == "algorithms")
         for name in sorted(names):
-            if name.endswith((".c", ".h")):
-                yield os.path.join(folder, name), inside == "." or inside.split(os.sep)[0] in ROOMS
+            if name.endswith(ENDINGS):
+                yield os.path.join(folder, name)
 
 
-def faults_of(lines, narrow):
+def is_on_device(lines, begin):
+    """Is the function whose brace is line `begin` one of a device? Its head begins behind what ends with ; } or nothing."""
+    for line in reversed(lines[:begin - 1]):
+        if not line or line[-1] in ";}":
+            return False
+        if "__global__" in line or "__device__" in line or "SPEC_HD" in line:
+            return True
+    return False
+
+
+def faults_of(lines):
     begin = None
     for number, line in enumerate(lines, 1):
         if line == "{":
-            begin = number
+            begin = None if is_on_device(lines, number) else number
         elif line == "}" and begin:
             if number - begin + 1 > FUNCTION:
                 yield "%d: a function of %d lines, where %d are the most" % (begin, number - begin + 1, FUNCTION)
             begin = None
-        if narrow and len(line) > LINE:
+        if len(line) > LINE:
             yield "%d: %d characters, where %d are the most" % (number, len(line), LINE)
 
 
 def check(root, say):
     n_source = n_fault = 0
-    for path, narrow in sources_of(root):
+    for path in sources_of(root):
         n_source += 1
         with open(path, encoding="utf-8") as f:
-            for fault in faults_of(f.read().split("\n"), narrow):
+            for fault in faults_of(f.read().split("\n")):
                 n_fault += 1
                 say("%s:%s" % (os.path.relpath(path, root), fault))
     say("%d sources, %d faults" % (n_source, n_fault))
@@ -63,7 +72,11 @@ PLANTED = [
     ("core/core_a.h", "/*" + "." * 139 + "\n", "1: 141 characters, where 140 are the most"),
     ("spec.h", "." * 141, "1: 141 characters, where 140 are the most"),
     ("algorithms/build/build_a.c", "." * 141, "1: 141 characters, where 140 are the most"),
-    ("tests/test_a.c", "." * 141, ""),
+    ("tests/test_a.c", "." * 141, "1: 141 characters, where 140 are the most"),
+    ("backends/cuda/cuda_a.cu", "." * 141, "1: 141 characters, where 140 are the most"),
+    ("backends/cuda/cuda_a.cuh", body(61), "2: a function of 61 lines, where 60 are the most"),
+    ("backends/cuda/cuda_a.cu", "static __global__ void f(int a,\n    int b)\n" + body(61).split("\n", 1)[1], ""),
+    ("backends/cuda/cuda_a.cu", "static __device__ int f(void);\n" + body(61), "3: a function of 61 lines, where 60 are the most"),
     ("build/made.c", "." * 141, ""),
     ("core/core_a.c", "/* " + "\u00d7" * 137 + "\n", ""),
 ]

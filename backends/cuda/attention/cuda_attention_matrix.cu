@@ -141,8 +141,8 @@ static __device__ __forceinline__ float reduce_max(float v)
 }
 
 /* Grid: tiles of 1 << row_bits rows, tiles of `heads` query heads, `rep` to a K/V head, and chunks (1: the block walks all
- * and writes y). CAP: scores have a cap. Query i of a tile is of its row i % rows; warp i brings its q and has its result. kv_first: the next kernel is
- * set up when K and V are asked for. arranged: y once more, in `order` (cuda_linear.cuh), or NULL.
+ * and writes y). CAP: scores have a cap. Query i of a tile is of its row i % rows; warp i brings its q and has its result. kv_first: the
+ * next kernel is set up when K and V are asked for. arranged: y once more, in `order` (cuda_linear.cuh), or NULL.
  * part: [STEPS][queries][D + 4]; scratch: [row][n_head][chunk][d + 2]. */
 template <typename T, int D, bool WHOLE, bool CAP>
 static __global__ void __launch_bounds__(D > 128 ? WARPS * 16 : WARPS * 32, 1)
@@ -249,7 +249,8 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
             }
             if (!any) continue;
             const bool store = g < queries && (all || g_row == i);
-            const float2 m = kv.template attend<CAP>(q, cap, g_first - t0, g_position - t0, part + (n % STEPS * queries + g) * STRIDE, store);
+            const float2 m = kv.template attend<CAP>(q, cap, g_first - t0, g_position - t0,
+                                                     part + (n % STEPS * queries + g) * STRIDE, store);
             if (store && lane % 4 == 0) most[n % STEPS][g] = m;
         }
         __syncthreads();

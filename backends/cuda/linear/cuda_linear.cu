@@ -129,13 +129,11 @@ linear_fma_kernel(const spec_step_block *step, const T *__restrict__ w, int ld_w
     const T *w_row[MW];
 #pragma unroll
     for (int i = 0; i < MW; i++) w_row[i] = w + (size_t)(m + i * (o.n_out / 2)) * ld_w;
-
     float acc[MW][ROWS];
 #pragma unroll
     for (int i = 0; i < MW; i++)
 #pragma unroll
         for (int r = 0; r < ROWS; r++) acc[i][r] = 0.0f;
-
     for (int k0 = lane * VEC; k0 < n_in; k0 += 32 * VEC * UNROLL) {
         uint4 c[UNROLL][MW];
 #pragma unroll

@@ -247,8 +247,9 @@ spec_status speci_cuda_linear_many_blocks(spec_queue *q, const cuda_linear_args 
 spec_status speci_cuda_slabs_of(spec_queue *q, const cuda_linear_args *a, const cuda_pass *pass, bool aligned, const uint16_t **slabs);
 
 /* The products of a format that is not plain: any rows; a decode pass's product with its convolution, NULL: there is none, and
- * nothing of what kernels do besides but a deferred norm; whether a product of a decode pass is one of many rows; for prefill the matrix unpacked to the queue's scratch, false: there is no room, and nothing was
- * launched; and floats of that scratch. The operations are checked. */
+ * nothing of what kernels do besides but a deferred norm; whether a product of a decode pass is one of many rows; for prefill the matrix
+ * unpacked to the queue's scratch, false: there is no room, and nothing was launched; and floats of that scratch. The operations are
+ * checked. */
 struct linear_format {
     spec_status (*product)(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
     spec_status (*conv)(spec_queue *q, const cuda_linear_args *a, const linear_extra<LINEAR_CONV> &extra, cuda_pass *pass);

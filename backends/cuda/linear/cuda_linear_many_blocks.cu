@@ -95,5 +95,6 @@ template <spec_dtype D> struct many_blocks_of {
 
 spec_status speci_cuda_linear_many_blocks(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
 {
-    return blocks_by_type(a->w->format->dtype, [&](auto d) { return linear_many<many_blocks_of<decltype(d)::value>>(q, a, o, aligned, pass); });
+    return blocks_by_type(a->w->format->dtype,
+                          [&](auto d) { return linear_many<many_blocks_of<decltype(d)::value>>(q, a, o, aligned, pass); });
 }

@@ -1,5 +1,5 @@
-/* cuda_rows.cu - operations over rows of logits and distributions: arg-max, acceptance, log-probabilities; distributions and draws have a file
- * of their own (cuda_probs.cu). Rows f32 [n_vocab] at base + row * ld. Acceptance is done by a team of blocks per row
+/* cuda_rows.cu - operations over rows of logits and distributions: arg-max, acceptance, log-probabilities; distributions and draws
+ * have a file of their own (cuda_probs.cu). Rows f32 [n_vocab] at base + row * ld. Acceptance is done by a team of blocks per row
  * (cuda_select.cuh), arg-max by up to 16 blocks, log-probabilities by one; each row is treated alone. Sums are in double,
  * in an order that depends on the row's length only. Results are written to pinned host memory; sync() hands them out.
  * A call of more rows than a kernel's parameters hold, or the queue has room for results, is done in batches. */

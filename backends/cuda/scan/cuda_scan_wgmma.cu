@@ -422,7 +422,8 @@ static bool has_wgmma()
 
 bool speci_cuda_scan_wgmma(spec_queue *q, const spec_scan_args *a, spec_status *status)
 {
-    if (a->dtype != SPEC_DTYPE_BF16 || a->n_state != SW_STATES || a->head_dim % SW_CHANNELS != 0 || !cuda_has_clusters(q->dev) || !has_wgmma())
+    if (a->dtype != SPEC_DTYPE_BF16 || a->n_state != SW_STATES || a->head_dim % SW_CHANNELS != 0 || !cuda_has_clusters(q->dev) ||
+        !has_wgmma())
         return false;
     const unsigned blocks = (unsigned)(a->n_head * (a->head_dim / SW_CHANNELS));
     const size_t bytes = sizeof(sw_shared) + 1024;

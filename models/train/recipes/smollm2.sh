@@ -30,7 +30,8 @@ join)
 train)
     store=$1 corpus=$2 seconds=$3 what=$4
     shift 4
-    export GENERATE="--templates $here/recipes/smollm2_templates.json --beginning 16 128"
+    templates=$here/recipes/smollm2_templates.json quoted_quote="'\\''"
+    export GENERATE="--templates '${templates//\'/$quoted_quote}' --beginning 16 128"
     export SEQUENCES=${SEQUENCES:-16384} SAMPLE_BATCH=${SAMPLE_BATCH:-1024}
     case $what in # ../README.md says why these sizes
     drafter) more=(--batch 64 --lr 2e-3 --layers 4 --width 256) ;;

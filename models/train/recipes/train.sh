@@ -6,15 +6,17 @@
 # WHAT: drafter (a model, distilled), or a head: eagle2, eagle3, lyanna. RUN_DIR gets generated/ (token files, shared by all that are
 # trained for the target) and WHAT/ (the drafter's directory). After a kill the same command goes on; it ends with 3 when there is more
 # to do. WHAT may be text: generated/ alone, for which SECONDS is 0; behind that several things may be trained at once.
-# SEQUENCES and SAMPLE_BATCH: how much the target generates, and how much of it at once. GENERATE: more options of generate.py.
-# TOKEN_CACHE: where tokenised text is kept. NAME: the directory, in place of WHAT.
+# SEQUENCES and SAMPLE_BATCH: how much the target generates, and how much of it at once. GENERATE: more options of generate.py, in quotes
+# where they have spaces. TOKEN_CACHE: where tokenised text is kept. NAME: the directory, in place of WHAT.
 set -euo pipefail
 what=$1 target=$2 corpus=$3 run=$4 seconds=$5
 shift 5
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3}
 text=(--text "$corpus" --repeat gsm8k_train=5 tinystories=4 --cache "${TOKEN_CACHE:-$run/tokens}")
-read -ra generate <<<"${GENERATE:-}"
+generate=()
+words=$(xargs -r printf '%s\n' <<<"${GENERATE:-}") || { echo "train.sh: GENERATE is not whole words and quotes: $GENERATE" >&2; exit 2; }
+[[ -z $words ]] || mapfile -t generate <<<"$words"
 case $what in
 text) train=() ;;
 drafter) train=(distil.py "$target") ;;
