@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* lstat, realpath, strdup, fchmod, flock */
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -96,7 +97,9 @@ int cli_whole_open(cli_whole *w, const char *path, const char *begin)
         if (w->to != NULL) keep_mode(w);
     }
     if (w->to != NULL) return CLI_OK;
-    const int code = cli_error("%s: %s", path, strerror(errno));
+    const int reason = errno;
+    const char *doing = w->target != NULL && access(w->target, F_OK) == 0 ? "cannot make a file beside it, to replace it: " : "";
+    const int code = cli_error("%s: %s%s", path, doing, strerror(reason));
     free_names(w);
     return code;
 }
@@ -119,4 +122,18 @@ int cli_whole_check(const char *path, const char *begin)
     if (stays(path)) return CLI_OK; /* a pipe is opened once */
     const int code = cli_whole_open(&w, path, begin);
     return code == CLI_OK ? cli_whole_close(&w, false) : code;
+}
+
+int cli_whole_may(const char *path)
+{
+    struct stat s;
+    const bool there = stat(path, &s) == 0;
+    if (there && S_ISDIR(s.st_mode)) return cli_error("%s: is a directory, need a file", path);
+    char *name = there ? realpath(path, NULL) : strdup(path);
+    if (name == NULL) return cli_error("%s: %s", path, strerror(errno));
+    const bool beside = !there || S_ISREG(s.st_mode);
+    const bool may = (!there || access(path, W_OK) == 0) && (!beside || access(dirname(name), W_OK) == 0);
+    const int reason = errno;
+    free(name);
+    return may ? CLI_OK : cli_error("%s: cannot be written: %s", path, strerror(reason));
 }

@@ -237,6 +237,13 @@ run 2 tree "$target" --html "$work/page";           no_out; err_has 'no prompt'
 run 2 tree "$target" -p a --html "$work/page" --steps 501; no_out; err_has '--steps is 501'
 run 2 tree "$target" "$drafter" "$drafter" -p a --html "$work/page"; no_out; err_has 'not expected'
 
+for option in "--draft-resample-across" "--draft-resample-left 2"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -md "$drafter" -p a $option; no_out; err_has "${option%% *} is for what --draft-resample N adds"
+done
+# what a message quotes moves nothing on a terminal
+run 2 run -m "$target" -md "$drafter" -p a --tree $'x\033[2Jy\nz\302\233'; no_out; err_has 'no tree is called "x\\x1b\[2Jy\\x0az\\x9b"'
+
 # --- help, version, devices ---
 run 0 --help;                                       out_has '--spec-draft-n-max'
 run 0 -h
@@ -403,6 +410,9 @@ assert sum((p["tokens"] for p in parts), []) == result["tokens"] and len(result[
 END
 fi
 run 0 run -m "$target" -p "$prompt" -n 4 --json;    is drafter null; is drafted 0
+odd=$work/$'no\377name'; ln -s "$(realpath "$drafter")" "$odd" # a path is bytes, a string of JSON is text
+run 0 info "$odd" --json;                           is model "\"$work/no"$'\357\277\275name"'
+run 0 run "$odd" -md "$odd" -p a -n 1 --json;       is model "\"$work/no"$'\357\277\275name"'; is drafter "\"$work/no"$'\357\277\275name"'
 run 0 run -m "$target" -p "$prompt" -c 16 -n 100 --ignore-eos --json; is stop_reason '"context"'
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --weights q8_0 --check; err_has 'weights in q8_0'; err_has '^check +equal'
 run 0 info -m "$target" --weights q8_0;             out_has '^matrices +q8_0'
@@ -466,7 +476,8 @@ run 2 run -m "$target" --draft ngram -p a --draft-past "$work/past"; no_out; err
 run 2 run -m "$target" -p a --draft-past "$work/past"; no_out; err_has 'draft-past.*trie'
 head -c 100 "$work/past" > "$work/broken"
 run 1 run -m "$target" --draft trie -p a --draft-past "$work/broken"; no_out; err_has "$work/broken: .*cut short"
-run 1 run -m "$target" --draft trie -p a -n 2 --draft-past "$work/no/such"; err_has "$work/no/such: "
+run 1 run -m "$target" --draft trie -p a -n 2 --draft-past "$work/no/such"; no_out; err_has "$work/no/such: cannot be written: No such file"
+run 1 run -m "$target" --draft trie -p a -n 2 --draft-past "$work"; no_out; err_has "$work: is a directory"
 [ "$(head -c 7 "$work/past")" = SPECTRI ] || fail "the past is not where it was"
 
 # --- drafters: the report names what proposed, and no tree where no model drafts ---
@@ -480,7 +491,17 @@ for draft in "ngram;model:$drafter" "model:$drafter;ngram"; do # the model stand
 done
 run 2 run -m "$target" --draft "ngram;model" -p a;  no_out; err_has '--draft is "model:", need the directory'
 run 2 run -m "$target" --draft "ngram;8" -p a;      no_out; err_has '--draft is 8, need a kind'
-run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "model:$target and -md $drafter: one model"
+run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "--draft has model:$drafter and model:$target: one model"
+for words in "-md $target --draft model:$drafter" "--draft model:$drafter -md $target"; do # in any order
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" $words -p a;             no_out; err_has "-md $target and --draft model:$drafter: one model"
+done
+run 0 run -m "$target" -md "$drafter" --draft "model:$drafter" -p a -n 1
+# what the command line says wins over the environment
+SPEC_MODEL_DRAFT=$work/none run 0 run -m "$target" --draft "model:$drafter" -p a -n 1 --json; is drafter "\"$drafter\""
+SPEC_DRAFT="ngram;model:$work/none" run 0 run -m "$target" -md "$drafter" -p a -n 1 --json; is drafter "\"$drafter\""; is draft '"ngram"'
+SPEC_DRAFT="ngram;model:$work/none" run 0 run -m "$target" --draft trie -p a -n 1 --json; is drafter null; is draft '"trie"'
+SPEC_DRAFT="model:$work/none" SPEC_MODEL_DRAFT=$drafter run 2 run -m "$target" -p a; no_out; err_has 'SPEC_MODEL_DRAFT .* and SPEC_DRAFT model:'
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 4 --json; is tree '"chain:4"'; is draft null
 
 # --- the page of the trees ---
@@ -712,6 +733,9 @@ cut_short() {
 }
 cut_short "$work/cut" run "$target" -md "$drafter" -p a -n 2 --adapt cost --cost-profile "$work/cut"
 cut_short "$work/past" run "$target" --draft trie -p a -n 2 --json --draft-past "$work/past"
+seq 1 60000 > "$work/numbers.txt" # more than the memory holds: runs are written while the corpus is read
+cut_short "$work/cut.png" ngram build "$work/numbers.txt" -m "$target" -o "$work/cut.png" --memory 1
+rm "$work/numbers.txt"
 cut_short "$work/cut.html" tree "$target" "$drafter" -p "$prompt" --html "$work/cut.html"
 
 # --- check ---
