@@ -88,6 +88,28 @@ static int not_an_option(const char *word, cli_command command)
     return cli_usage_error("\"%s\" is not an option here, but of %s", word, commands);
 }
 
+/* A name as libraries spell it, with underscores, that is an option of the command with dashes; NULL: it is none. */
+static const cli_option *option_with_dashes(const char *dashed, const char *name, cli_command command)
+{
+    const size_t n = strlen(dashed);
+    for (size_t i = 0; i < cli_n_option && strncmp(dashed, name, n) != 0; i++)
+        if (is_of(&cli_option_rows[i], command) && is_named(&cli_option_rows[i], dashed, n)) return &cli_option_rows[i];
+    return NULL;
+}
+
+/* An option of another program, or one that is spelled otherwise here. -1: neither. */
+static int check_elsewhere(const char *word, const char *name, size_t n, cli_command command)
+{
+    char dashed[40] = "";
+    snprintf(dashed, sizeof dashed, "%.*s", (int)(n < sizeof dashed ? n : 0), name);
+    for (char *c = dashed; *c != 0; c++)
+        if (*c == '_') *c = '-';
+    const char *answer = cli_elsewhere(dashed);
+    if (answer != NULL) return cli_usage_error("\"%s\" is not an option: %s", word, answer);
+    const cli_option *row = option_with_dashes(dashed, name, command);
+    return row != NULL ? cli_usage_error("\"%s\" is not an option: it is called --%s", word, row->name) : -1;
+}
+
 /* A word of the command line that begins with a dash, before getopt reads it. getopt takes one dash and several letters for
  * a short option with its value: "-ngl" would be "-n gl", "-hf" would print the help. And a letter that is none for the beginning
  * of a name. Here such a word has to be a name as it stands, a letter, or one with its number ("-n64"). Returns -1 if it may be
@@ -109,9 +131,8 @@ static int check_word(const char *word, cli_command command)
         const bool number = row->kind == CLI_INT || row->kind == CLI_COUNT || row->kind == CLI_SEED;
         if (number && isdigit((unsigned char)name[1 + (name[1] == '-')])) known = true;
     }
-    const char *answer = cli_elsewhere(name, n);
-    if (answer != NULL) return cli_usage_error("\"%s\" is not an option: %s", word, answer);
-    if (known) return -1;
+    const int end = check_elsewhere(word, name, n, command);
+    if (end >= 0 || known) return end;
     if (letter != NULL)
         return cli_usage_error("\"%s\" is not an option; the value of -%c stands apart: -%c %s", word, name[0], name[0],
                                letter->arg);
@@ -246,7 +267,8 @@ static int set_seed(uint64_t *field, const char *value, const char *source)
     const unsigned long long n = strtoull(value, &end, 10);
     if (!is_number(value, end)) return cli_usage_error("%s is \"%s\", need a whole number", source, value);
     if (errno != 0 || *value == '-') /* strtoull takes a minus and wraps */
-        return cli_usage_error("%s is %s, need 0 to %llu", source, value, (unsigned long long)UINT64_MAX);
+        return cli_usage_error("%s is %s, need 0 to %llu: each gives its own text, and none a random one", source, value,
+                               (unsigned long long)UINT64_MAX);
     *field = n;
     return -1;
 }

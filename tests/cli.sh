@@ -191,6 +191,13 @@ for words in -ngld --device "--draft-min 1" "-cd 9" "-tb 2" "-r x" -no-cnv --col
     --mlock "--mirostat 2" "--grammar x" "--lora x" -hfd --jinja "--samplers x" "--keep 4"; do
     run 2 run -m "$target" -p a $words;             no_out; err_has "\"${words%% *}\" is not an option: "
 done
+for words in "-np 4:server" "--max-tokens 9:-n N" "--max_new_tokens 9:-n N" "--temperature 1:--temp T" "--assistant_model x:-md DIR" "-nkvo:--backend" \
+    "--num-speculative-tokens 3:--spec-draft-n-max" "--prompt_lookup_num_tokens 3:--draft ngram" "--n-ctx 9:-c N" "--top_k 9:called --top-k" \
+    "--n_predict=9:called --n-predict" "--draft_temp 1:called --draft-temp" "--repetition_penalty 2:--repeat-penalty"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a ${words%:*};        no_out; err_has "\"$(cut -d' ' -f1 <<< "${words%:*}")\" is not an option: .*${words##*:}"
+done
+run 2 info "$target" --top_k 9;                     no_out; err_has '"--top_k" is not an option, nor'
 run 2 run -m "$target" -p a --draft 8;              no_out; err_has '--draft is 8, .*--spec-draft-n-max 8'
 run 0 run -m "$target" -p -ngl -n2 -c64 -s7 -t1 --temp 0 --ids; out_has '^[0-9]+ [0-9]+ ?$'
 run 0 run -model="$target" -p a -n 2
@@ -694,7 +701,7 @@ done
 run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 18446744073709551615 --json; is seed '"18446744073709551615"'
 run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 9223372036854775807 --json; is seed 9223372036854775807
 run 2 run -m "$target" -p a -s 18446744073709551616; err_has '--seed is 18446744073709551616'
-run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1'
+run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1, .*none a random one'
 
 # --- an output that cannot be written is a failure ---
 if [ -w /dev/full ]; then
