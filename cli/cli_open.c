@@ -160,7 +160,7 @@ static int open_drafters(cli_context *c, const cli_options *o)
     int code = texts != NULL ? CLI_OK : cli_error("out of memory");
     while (code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
         if (c->n_drafter == CLI_MAX_DRAFTER - 1) {
-            code = cli_usage_error("%d drafters are too many", CLI_MAX_DRAFTER);
+            code = cli_usage_error("--draft names more than %d drafters, which are the most", CLI_MAX_DRAFTER - 1);
             break;
         }
         const spec_status status = spec_drafter_open(&c->drafters[c->n_drafter], text, NULL);

@@ -52,19 +52,20 @@ static bool has_name(int fd, const char *name)
     return fstat(fd, &mine) == 0 && stat(name, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
 }
 
-/* What a program that was killed left there is written over. One that is still at work holds a lock. */
+/* What a program that was killed left there is written over. One that is still at work holds a lock: it is waited for, and has given the
+ * file its name then. */
 static FILE *open_partial(const char *name)
 {
     for (;;) {
         const int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0) return NULL;
-        const bool busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-        const bool mine = !busy && has_name(fd, name);
+        const bool stopped = flock(fd, LOCK_EX) != 0 && errno == EINTR; /* there are file systems without locks */
+        const bool mine = !stopped && has_name(fd, name);
         FILE *const to = mine && ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
         if (to != NULL) return to;
-        const int reason = busy ? EBUSY : errno;
+        const int reason = stopped ? EINTR : errno;
         close(fd);
-        if (busy || mine) return errno = reason, NULL;
+        if (stopped || mine) return errno = reason, NULL;
     }
 }
 

@@ -497,6 +497,7 @@ for draft in "ngram;model:$drafter" "model:$drafter;ngram"; do # the model stand
     run 0 run -m "$target" --draft "$draft" -p "$prompt" -n 24; err_has '^trees +ngram;chain:4, verified'
 done
 run 2 run -m "$target" --draft "ngram;model" -p a;  no_out; err_has '--draft is "model:", need the directory'
+run 2 run -m "$target" --draft "ngram;ngram;ngram;ngram;ngram;ngram;ngram;ngram" -p a; no_out; err_has '--draft names more than 7 drafters'
 run 2 run -m "$target" --draft "ngram;8" -p a;      no_out; err_has '--draft is 8, need a kind'
 run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "--draft has model:$drafter and model:$target: one model"
 for words in "-md $target --draft model:$drafter" "--draft model:$drafter -md $target"; do # in any order
@@ -562,6 +563,12 @@ cmp -s "$work/page" "$work/older" && [ "$(ls "$work" | grep -c '\.part$')" = 0 ]
 echo left > "$work/older.spec.part" # by a program that was killed
 run 0 tree "$target" -p a --steps 2 --html "$work/older"; no_out
 [ "$(ls "$work" | grep -c '\.part$')" = 0 ] || fail "what was left stays"
+what="spec tree, while another program writes the page"
+exec 9> "$work/older.spec.part"; flock 9
+"$spec" tree "$target" -p a --steps 2 --html "$work/older" 2> "$work/err" 9>&- &
+sleep 0.3; exec 9>&-
+wait $! || fail "exit code $?"
+[ "$(ls "$work" | grep -c '\.part$')" = 0 ] && [ "$(tail -c 8 "$work/older")" = "</html>" ] || fail "no whole page, or a part is left"
 what="spec tree --html -, behind what stdout has"
 "$spec" tree "$target" -p a --steps 2 --html - >> "$work/other" 2> "$work/err" && head -n 2 "$work/other" | tr '\n' ' ' |
     grep -q '^kept <!doctype html>' || fail "stdout was written over"
