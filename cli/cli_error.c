@@ -109,9 +109,10 @@ void cli_json_print(json_t *o, cli_json_form form, const char *type)
 {
     json_t *line = json_pack("{s:s}", "type", type);
     json_object_update(line, o);
+    errno = 0; /* jansson leaves bytes out where memory is gone */
     char *text = form == CLI_JSON_LINES ? json_dumps(line, JSON_PRESERVE_ORDER)
                                         : json_dumps(o, JSON_PRESERVE_ORDER | JSON_INDENT(2));
-    if (text != NULL) {
+    if (text != NULL && errno != ENOMEM) {
         cli_print(text, strlen(text));
         cli_print("\n", 1);
     } else {
