@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* getline */
 #include <errno.h>
 #include <jansson.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -85,11 +86,22 @@ static int add_text(ngram_build *b, FILE *from, const char *path)
     return status == SPEC_OK ? CLI_OK : failure_in(path, status);
 }
 
+/* jansson keeps a string in a buffer that doubles (3 n while it does), then copies it. Where the buffer finds no room it goes on without
+ * what is missing, and reads beyond the end. So there has to be room for the line before it is read. */
+static bool has_room(size_t n)
+{
+    void *volatile room = n < SIZE_MAX / 4 ? malloc(3 * n + BLOCK) : NULL; /* volatile: compilers leave out what is only freed */
+    free(room);
+    return room != NULL;
+}
+
 static int add_line(ngram_build *b, const char *line, size_t n, const char *path, size_t number)
 {
     const char *field = b->o->json_field != NULL ? b->o->json_field : "text";
     json_error_t error;
-    json_t *root = json_loadb(line, n, JSON_ALLOW_NUL, &error);
+    errno = 0;
+    json_t *root = has_room(n) ? json_loadb(line, n, JSON_ALLOW_NUL, &error) : NULL;
+    if (root == NULL && errno == ENOMEM) return cli_error("%s: line %zu: no memory for its %zu bytes", path, number, n);
     if (root == NULL) return cli_error("%s: line %zu is not JSON: %s", path, number, error.text);
     const json_t *text = json_object_get(root, field);
     int code = CLI_OK;

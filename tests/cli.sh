@@ -99,6 +99,12 @@ if (ulimit -v 400000; "$spec" --version > /dev/null 2>&1); then
     (ulimit -v 400000; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a corpus cut short"
     err_has "$work/long.jsonl: Cannot allocate memory"
     [ ! -e "$work/t" ] || fail "a table of a part of the corpus"
+    # nor is one whose string has none: jansson would read beyond its end
+    { cat "$work/corpus.jsonl"; printf '{"text": "'; head -c 67108862 /dev/zero | tr '\0' a; printf '"}\n'; } > "$work/long.jsonl"
+    for room in 200000 250000; do
+        (ulimit -v $room; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a line cut short"
+        err_has "^spec: $work/long.jsonl: line 3: no memory for its 67108875 bytes"
+    done
     rm "$work/long.jsonl"
 fi
 cp "$work/corpus.txt" "$work/same.txt"
