@@ -211,14 +211,14 @@ static spec_status refuse(const char *text, size_t n, const char *what, const js
 static spec_status parse_with(json_t **out, const char *text, size_t n, const char *what, const char *x, size_t n_x)
 {
     json_error_t error;
-    const size_t root = skip_space(text, 0, n), next = skip_space(text, root + 1, n);
+    const size_t root = skip_space(text, 0, n), behind = root < n ? root + 1 : n, next = skip_space(text, behind, n);
     const bool object = root < n && text[root] == '{', array = root < n && text[root] == '[';
     const bool alone = next < n && text[next] == (object ? '}' : ']');
     const char *end = object ? alone ? "\":0" : "\":0," : alone ? "\"" : "\",";
-    feeder f = { .piece = { { text, root + 1 }, { "\"", 1 }, { x, n_x }, { end, strlen(end) }, { text + root + 1, n - root - 1 } } };
+    feeder f = { .piece = { { text, behind }, { "\"", 1 }, { x, n_x }, { end, strlen(end) }, { text + behind, n - behind } } };
     if (!object && !array) f = (feeder){ .piece = { { text, n } } }; /* is refused */
     int line = 1;
-    for (size_t i = 0; i < root && i < n; i++) line += text[i] == '\n';
+    for (size_t i = 0; i < root; i++) line += text[i] == '\n';
     errno = 0;
     /* Vocabularies have NUL as a token, and merges of it. */
     *out = json_load_callback(feed, &f, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
