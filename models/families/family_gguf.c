@@ -2,6 +2,7 @@
 #include "models/families/family_gguf.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -196,8 +197,8 @@ static spec_status list_of(const gguf_reading *r, json_t **out, model_tensor *t)
     t->used = true;
     for (int64_t i = 0; i < t->dim[0]; i++) {
         speci_tensor_floats(&x, t, (size_t)i, 1);
-        if (json_array_append_new(*out, json_real((double)x)) != 0) /* which is no memory, or no number */
-            return speci_fail(SPEC_E_FORMAT, "%s: tensor %s has a value that is not finite", t->file, t->name);
+        if (!isfinite(x)) return speci_fail(SPEC_E_FORMAT, "%s: tensor %s has a value that is not finite", t->file, t->name);
+        if (json_array_append_new(*out, json_real((double)x)) != 0) return no_memory(r);
     }
     return SPEC_OK;
 }
