@@ -606,8 +606,8 @@ SPEC_API spec_status spec_sequence_add_text(spec_session *session, int32_t *seq,
                                             const spec_request *request);
 SPEC_API spec_status spec_sequence_append_text(spec_session *session, int32_t seq, const char *text, size_t n_text,
                                                const spec_request *request);
-/* Another request from the next step on; NULL = greedy, until an end token. Errors: E_INVALID, E_UNSUPPORTED, E_NOMEM; the former
- * request then still holds. */
+/* Another request from the next step on; NULL = greedy, until an end token. A score of seq, which is of the former request, is
+ * forgotten. Errors: E_INVALID, E_UNSUPPORTED, E_NOMEM; the former request then still holds. */
 SPEC_API spec_status spec_sequence_set_request(spec_session *session, int32_t seq, const spec_request *request);
 /* Ends a sequence, in whatever state it is. Its number may be given to another one. Errors: E_INVALID (no such sequence). */
 SPEC_API spec_status spec_sequence_remove(spec_session *session, int32_t seq);

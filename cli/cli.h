@@ -42,8 +42,8 @@ typedef struct cli_options {
     uint64_t seed;
     char *tree; /* every --tree, ';' between them, for the model that drafts; "chain:4" if there is none */
     char *draft; /* every --draft, ';' between them; NULL if there is none */
-    char *draft_model; /* DIR of --draft model:DIR, which is model_draft then, or NULL */
-    bool tree_from_env, draft_from_env, draft_past_from_env;
+    char *draft_model; /* DIR of --draft model:DIR, which is model_draft too if no -md wins, or NULL */
+    bool tree_from_env, draft_from_env, draft_model_from_env, draft_past_from_env;
     int32_t draft_combine, draft_vocab; /* as the enumerations of spec.h */
     int32_t draft_resample, draft_resample_left, draft_token_info, head_layers;
     int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h and spec_lab.h */
@@ -87,8 +87,10 @@ void cli_print(const char *data, size_t n);
 void cli_stdout_flush(void);
 /* The exit code of a command that ends with `code`: an output that could not be written is a failure, and says why. */
 int cli_stdout_end(int code);
-/* Prints the object, which is taken: indented, or as one line that begins with its type. */
 struct json_t;
+/* A string of a report. What is not UTF-8 in it, as a path may be, is U+FFFD. NULL: null. */
+struct json_t *cli_json_text(const char *text);
+/* Prints the object, which is taken: indented, or as one line that begins with its type. */
 void cli_json_print(struct json_t *o, cli_json_form form, const char *type);
 
 /* --- what a command works with (cli_open.c) --- */

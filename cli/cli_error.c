@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/cli_text.h"
 
 /* Errors can come before the options are read, so main says it first. */
 static cli_json_form error_form;
@@ -17,26 +18,33 @@ void cli_errors_as(cli_json_form form)
     error_form = form;
 }
 
-/* A message can quote bytes that are no text. */
-static json_t *text_of(const char *message)
+json_t *cli_json_text(const char *text)
 {
-    json_t *text = json_string(message);
-    if (text != NULL) return text;
-    char *ascii = strdup(message);
-    for (char *c = ascii; c != NULL && *c != 0; c++)
-        if ((unsigned char)*c >= 0x80) *c = '?';
-    text = json_string(ascii != NULL ? ascii : "out of memory");
-    free(ascii);
-    return text;
+    static const char other[] = "\xef\xbf\xbd"; /* U+FFFD */
+    json_t *whole = text != NULL ? json_string(text) : json_null();
+    size_t left = whole == NULL ? strlen(text) : 0, n = 0;
+    char *copy = whole == NULL ? malloc(left * (sizeof other - 1)) : NULL;
+    for (size_t size; copy != NULL && left > 0; left -= size, text += size) {
+        uint32_t c;
+        size = cli_character(text, left, &c);
+        const size_t put = size > 0 ? size : sizeof other - 1;
+        memcpy(copy + n, size > 0 ? text : other, put);
+        size += size == 0, n += put;
+    }
+    if (whole == NULL) whole = copy != NULL ? json_stringn(copy, n) : json_string("out of memory");
+    free(copy);
+    return whole;
 }
 
 static int tell(int code, const char *message, const char *hint)
 {
     const bool colour = code != CLI_USAGE && isatty(STDERR_FILENO) && getenv("NO_COLOR") == NULL;
-    fprintf(stderr, "%sspec: %s%s%s\n", colour ? "\033[1m" : "", message, hint, colour ? "\033[0m" : "");
+    fputs(colour ? "\033[1mspec: " : "spec: ", stderr);
+    cli_put_plain(stderr, message);
+    fprintf(stderr, "%s%s\n", hint, colour ? "\033[0m" : "");
     if (error_form == CLI_JSON_NONE) return code;
     json_t *o = json_object();
-    json_object_set_new(o, "error", text_of(message));
+    json_object_set_new(o, "error", cli_json_text(message));
     json_object_set_new(o, "exit_status", json_integer(code));
     json_object_set_new(o, "version", json_string(spec_version()));
     cli_json_print(o, error_form, "error");
@@ -101,9 +109,10 @@ void cli_json_print(json_t *o, cli_json_form form, const char *type)
 {
     json_t *line = json_pack("{s:s}", "type", type);
     json_object_update(line, o);
+    errno = 0; /* jansson leaves bytes out where memory is gone */
     char *text = form == CLI_JSON_LINES ? json_dumps(line, JSON_PRESERVE_ORDER)
                                         : json_dumps(o, JSON_PRESERVE_ORDER | JSON_INDENT(2));
-    if (text != NULL) {
+    if (text != NULL && errno != ENOMEM) {
         cli_print(text, strlen(text));
         cli_print("\n", 1);
     } else {

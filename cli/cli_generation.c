@@ -23,7 +23,7 @@ static void set_count(json_t *o, const char *key, int32_t n)
 static void set_lists(json_t *o, const spec_request *r)
 {
     json_t *stop = json_array(), *never = json_array();
-    for (int32_t i = 0; i < r->n_stop; i++) json_array_append_new(stop, json_string(r->stop[i]));
+    for (int32_t i = 0; i < r->n_stop; i++) json_array_append_new(stop, cli_json_text(r->stop[i]));
     for (int32_t i = 0; i < r->n_bias; i++) json_array_append_new(never, json_integer(r->bias[i].token));
     if (r->n_stop > 0) json_object_set(o, "stop_strings", stop);
     if (r->n_bias > 0) json_object_set(o, "suppress_tokens", never);
@@ -37,7 +37,7 @@ json_t *cli_generation_config(const spec_model *model)
     spec_request r = SPEC_REQUEST_INIT;
     const char *unread = "";
     if (spec_request_from_model(&r, model, &unread) != SPEC_OK) {
-        json_object_set_new(o, "error", json_string(spec_last_error()));
+        json_object_set_new(o, "error", cli_json_text(spec_last_error()));
         return o;
     }
     set_number(o, "temperature", r.sampling.temperature);
@@ -47,7 +47,7 @@ json_t *cli_generation_config(const spec_model *model)
     set_number(o, "repetition_penalty", r.repeat_penalty);
     set_count(o, "max_new_tokens", r.n_predict);
     set_lists(o, &r);
-    if (unread[0] != 0) json_object_set_new(o, "unread", json_string(unread));
+    if (unread[0] != 0) json_object_set_new(o, "unread", cli_json_text(unread));
     return o;
 }
 

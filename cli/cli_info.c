@@ -6,6 +6,7 @@
 #include "spec_lab.h"
 
 #include "cli/cli.h"
+#include "cli/cli_text.h"
 
 static void print_bytes(FILE *to, const char *what, uint64_t bytes)
 {
@@ -65,8 +66,9 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
     print_tokenizer(to, spec_model_tokenizer(c->target));
     fprintf(to, "%-16s %s\n", "compute type", spec_dtype_name(i->dtype));
     fprintf(to, "%-16s %s\n", "device", spec_backend_name(c->backend));
-    fprintf(to, "%-16s %s\n", "unknown keys",
-            i->unknown_keys != NULL && i->unknown_keys[0] != 0 ? i->unknown_keys : "none");
+    fprintf(to, "%-16s ", "unknown keys");
+    cli_put_plain(to, i->unknown_keys != NULL && i->unknown_keys[0] != 0 ? i->unknown_keys : "none");
+    fputc('\n', to);
     char *said = cli_generation_text(c->target);
     fprintf(to, "%-16s %s%s\n", "generation", said != NULL && said[0] != 0 ? said : "nothing in generation_config.json",
             said != NULL && said[0] != 0 ? " (generation_config.json; followed with --generation-config)" : "");
@@ -90,10 +92,10 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
 static void print_json(const cli_context *c, const spec_model_info *i, const spec_memory *m)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "model", json_string(i->path));
+    json_object_set_new(o, "model", cli_json_text(i->path));
     json_object_set_new(o, "family", json_string(i->family));
-    json_object_set_new(o, "head", i->head != NULL ? json_string(i->head) : json_null());
-    json_object_set_new(o, "format", i->format != NULL ? json_string(i->format) : json_null());
+    json_object_set_new(o, "head", cli_json_text(i->head));
+    json_object_set_new(o, "format", cli_json_text(i->format));
     json_t *types = json_object();
     for (int32_t k = 0; k < i->n_type; k++)
         json_object_set_new(types, i->types[k].name,
@@ -113,11 +115,11 @@ static void print_json(const cli_context *c, const spec_model_info *i, const spe
     const spec_tokenizer *t = spec_model_tokenizer(c->target);
     const char *chat = tokenizer_info(t).chat_template;
     json_object_set_new(o, "tokenizer", json_boolean(t != NULL));
-    json_object_set_new(o, "chat_template", chat != NULL ? json_string(chat) : json_null());
+    json_object_set_new(o, "chat_template", cli_json_text(chat));
     json_object_set_new(o, "dtype", json_string(spec_dtype_name(i->dtype)));
     json_object_set_new(o, "weights", json_string(spec_dtype_name(i->weights)));
     json_object_set_new(o, "backend", json_string(spec_backend_name(c->backend)));
-    json_object_set_new(o, "unknown_keys", json_string(i->unknown_keys != NULL ? i->unknown_keys : ""));
+    json_object_set_new(o, "unknown_keys", cli_json_text(i->unknown_keys != NULL ? i->unknown_keys : ""));
     json_object_set_new(o, "generation_config", cli_generation_config(c->target));
     json_object_set_new(o, "bytes_weights", json_integer((json_int_t)i->bytes_weights));
     json_object_set_new(o, "bytes_state_seq", json_integer((json_int_t)i->bytes_state_seq));

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* getline */
 #include <errno.h>
 #include <jansson.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -48,10 +49,11 @@ static int tell_reading(ngram_build *b, size_t n)
     return cli_interrupted() ? cli_error("interrupted") : CLI_OK;
 }
 
-static int failure_in(const char *path)
+/* What is wrong in a text is told with its file. Of the table and of memory the library says all itself. */
+static int failure_in(const char *path, spec_status status)
 {
     tell_nothing();
-    return cli_error("%s: %s", path, spec_last_error());
+    return status == SPEC_E_INVALID ? cli_error("%s: %s", path, spec_last_error()) : cli_failure();
 }
 
 /* --- files --- */
@@ -74,29 +76,43 @@ static int add_text(ngram_build *b, FILE *from, const char *path)
     bool first = true;
     for (size_t n; (n = fread(block, 1, sizeof block, from)) > 0; first = false) {
         const size_t mark = first ? mark_of(block, n) : 0;
-        if (spec_corpus_add_text(b->corpus, block + mark, n - mark) != SPEC_OK) return failure_in(path);
+        const spec_status status = spec_corpus_add_text(b->corpus, block + mark, n - mark);
+        if (status != SPEC_OK) return failure_in(path, status);
         const int code = tell_reading(b, n);
         if (code != CLI_OK) return code;
     }
     if (ferror(from)) return cli_error("%s: %s", path, strerror(errno));
-    return spec_corpus_end_text(b->corpus) == SPEC_OK ? CLI_OK : failure_in(path);
+    const spec_status status = spec_corpus_end_text(b->corpus);
+    return status == SPEC_OK ? CLI_OK : failure_in(path, status);
+}
+
+/* jansson keeps a string in a buffer that doubles (3 n while it does), then copies it. Where the buffer finds no room it goes on without
+ * what is missing, and reads beyond the end. So there has to be room for the line before it is read. */
+static bool has_room(size_t n)
+{
+    void *volatile room = n < SIZE_MAX / 4 ? malloc(3 * n + BLOCK) : NULL; /* volatile: compilers leave out what is only freed */
+    free(room);
+    return room != NULL;
 }
 
 static int add_line(ngram_build *b, const char *line, size_t n, const char *path, size_t number)
 {
     const char *field = b->o->json_field != NULL ? b->o->json_field : "text";
     json_error_t error;
-    json_t *root = json_loadb(line, n, JSON_ALLOW_NUL, &error);
+    errno = 0;
+    json_t *root = has_room(n) ? json_loadb(line, n, JSON_ALLOW_NUL, &error) : NULL;
+    if (root == NULL && errno == ENOMEM) return cli_error("%s: line %zu: no memory for its %zu bytes", path, number, n);
     if (root == NULL) return cli_error("%s: line %zu is not JSON: %s", path, number, error.text);
     const json_t *text = json_object_get(root, field);
     int code = CLI_OK;
+    spec_status status = SPEC_OK;
     if (!json_is_string(text))
         code = cli_error("%s: line %zu has no string \"%s\"; --json-field names another", path, number, field);
-    else if (spec_corpus_add_text(b->corpus, json_string_value(text), json_string_length(text)) != SPEC_OK ||
-             spec_corpus_end_text(b->corpus) != SPEC_OK)
-        code = failure_in(path);
+    else
+        status = spec_corpus_add_text(b->corpus, json_string_value(text), json_string_length(text));
+    if (code == CLI_OK && status == SPEC_OK) status = spec_corpus_end_text(b->corpus);
     json_decref(root);
-    return code;
+    return status == SPEC_OK ? code : failure_in(path, status);
 }
 
 static int add_json_lines(ngram_build *b, FILE *from, const char *path)

@@ -11,6 +11,8 @@
 #include "spec_lab.h"
 
 #include "cli/cli.h"
+#include "cli/cli_text.h"
+#include "cli/cli_whole.h"
 
 /* ------------------------------------------------------------------------- log and progress --- */
 
@@ -48,8 +50,10 @@ double cli_now_ms(void)
 static void log_line(void *user_data, spec_log_level level, const char *text)
 {
     const cli_options *o = user_data;
-    if (level == SPEC_LOG_WARN || o->verbose)
-        fprintf(stderr, "spec: %s%s\n", level == SPEC_LOG_WARN ? "warning: " : "", text);
+    if (level != SPEC_LOG_WARN && !o->verbose) return;
+    fputs(level == SPEC_LOG_WARN ? "spec: warning: " : "spec: ", stderr);
+    cli_put_plain(stderr, text);
+    fputc('\n', stderr);
 }
 
 static int show_progress(void *user_data, double fraction)
@@ -156,7 +160,7 @@ static int open_drafters(cli_context *c, const cli_options *o)
     int code = texts != NULL ? CLI_OK : cli_error("out of memory");
     while (code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
         if (c->n_drafter == CLI_MAX_DRAFTER - 1) {
-            code = cli_usage_error("%d drafters are too many", CLI_MAX_DRAFTER);
+            code = cli_usage_error("--draft names more than %d drafters, which are the most", CLI_MAX_DRAFTER - 1);
             break;
         }
         const spec_status status = spec_drafter_open(&c->drafters[c->n_drafter], text, NULL);
@@ -168,14 +172,15 @@ static int open_drafters(cli_context *c, const cli_options *o)
     return code;
 }
 
-/* The first drafter that learns takes what was saved. A file that is not there yet is no mistake. */
+/* The first drafter that learns takes what was saved. A file that is not there yet is no mistake; one that cannot be written at the end
+ * is, before the text is. */
 static int load_past(const cli_context *c, const cli_options *o)
 {
     if (o->draft_past == NULL) return CLI_OK;
     for (int32_t i = 0; i < c->n_drafter; i++) {
         const spec_status status = spec_drafter_load(c->drafters[i], o->draft_past);
         if (status == SPEC_E_UNSUPPORTED) continue;
-        if (status == SPEC_OK || (access(o->draft_past, F_OK) != 0 && errno == ENOENT)) return CLI_OK;
+        if (status == SPEC_OK || (access(o->draft_past, F_OK) != 0 && errno == ENOENT)) return cli_whole_may(o->draft_past);
         return cli_failure();
     }
     if (o->draft_past_from_env) return CLI_OK; /* it is there for the runs that learn */

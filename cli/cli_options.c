@@ -88,6 +88,28 @@ static int not_an_option(const char *word, cli_command command)
     return cli_usage_error("\"%s\" is not an option here, but of %s", word, commands);
 }
 
+/* A name as libraries spell it, with underscores, that is an option of the command with dashes; NULL: it is none. */
+static const cli_option *option_with_dashes(const char *dashed, const char *name, cli_command command)
+{
+    const size_t n = strlen(dashed);
+    for (size_t i = 0; i < cli_n_option && strncmp(dashed, name, n) != 0; i++)
+        if (is_of(&cli_option_rows[i], command) && is_named(&cli_option_rows[i], dashed, n)) return &cli_option_rows[i];
+    return NULL;
+}
+
+/* An option of another program, or one that is spelled otherwise here. -1: neither. */
+static int check_elsewhere(const char *word, const char *name, size_t n, cli_command command)
+{
+    char dashed[40] = "";
+    snprintf(dashed, sizeof dashed, "%.*s", (int)(n < sizeof dashed ? n : 0), name);
+    for (char *c = dashed; *c != 0; c++)
+        if (*c == '_') *c = '-';
+    const char *answer = cli_elsewhere(dashed);
+    if (answer != NULL) return cli_usage_error("\"%s\" is not an option: %s", word, answer);
+    const cli_option *row = option_with_dashes(dashed, name, command);
+    return row != NULL ? cli_usage_error("\"%s\" is not an option: it is called --%s", word, row->name) : -1;
+}
+
 /* A word of the command line that begins with a dash, before getopt reads it. getopt takes one dash and several letters for
  * a short option with its value: "-ngl" would be "-n gl", "-hf" would print the help. And a letter that is none for the beginning
  * of a name. Here such a word has to be a name as it stands, a letter, or one with its number ("-n64"). Returns -1 if it may be
@@ -109,9 +131,8 @@ static int check_word(const char *word, cli_command command)
         const bool number = row->kind == CLI_INT || row->kind == CLI_COUNT || row->kind == CLI_SEED;
         if (number && isdigit((unsigned char)name[1 + (name[1] == '-')])) known = true;
     }
-    const char *answer = cli_elsewhere(name, n);
-    if (answer != NULL) return cli_usage_error("\"%s\" is not an option: %s", word, answer);
-    if (known) return -1;
+    const int end = check_elsewhere(word, name, n, command);
+    if (end >= 0 || known) return end;
     if (letter != NULL)
         return cli_usage_error("\"%s\" is not an option; the value of -%c stands apart: -%c %s", word, name[0], name[0],
                                letter->arg);
@@ -167,14 +188,15 @@ static int bias_add(cli_options *o, const char *value, const char *source)
     return -1;
 }
 
-/* --draft model:DIR is -md DIR. */
+/* --draft model:DIR is -md DIR, if no other model drafts (settle_model_draft). */
 static int set_model_draft(cli_options *o, const char *dir, const char *source)
 {
     if (dir[0] == 0) return cli_usage_error("%s is \"model:\", need the directory of a model or a head behind it", source);
-    if (source[0] == '-' && o->model_draft != NULL && strcmp(o->model_draft, dir) != 0)
-        return cli_usage_error("%s model:%s and -md %s: one model can draft", source, dir, o->model_draft);
+    if (o->draft_model != NULL && strcmp(o->draft_model, dir) != 0)
+        return cli_usage_error("%s has model:%s and model:%s: one model can draft", source, o->draft_model, dir);
     free(o->draft_model);
-    o->model_draft = o->draft_model = strdup(dir);
+    o->draft_model = strdup(dir);
+    o->draft_model_from_env = source[0] != '-';
     return o->draft_model != NULL ? -1 : cli_usage_error("out of memory");
 }
 
@@ -188,11 +210,19 @@ static int draft_add(cli_options *o, const char *text, const char *source)
     return list_add(&o->draft, &o->draft_from_env, text, source[0] != '-');
 }
 
+/* What the environment named is forgotten with the first drafter of the command line. */
+static void forget_drafts_of_env(cli_options *o)
+{
+    if (o->draft_from_env) free(o->draft), o->draft = NULL, o->draft_from_env = false;
+    if (o->draft_model_from_env) free(o->draft_model), o->draft_model = NULL, o->draft_model_from_env = false;
+}
+
 /* Drafters with ; between them. */
 static int drafts_add(cli_options *o, const char *texts, const char *source)
 {
     char *copy = strdup(texts), *rest = copy, *text;
     int end = copy != NULL ? -1 : cli_usage_error("out of memory");
+    if (source[0] == '-') forget_drafts_of_env(o);
     while (end < 0 && (text = strsep(&rest, ";")) != NULL) end = draft_add(o, text, source);
     free(copy);
     return end;
@@ -237,7 +267,8 @@ static int set_seed(uint64_t *field, const char *value, const char *source)
     const unsigned long long n = strtoull(value, &end, 10);
     if (!is_number(value, end)) return cli_usage_error("%s is \"%s\", need a whole number", source, value);
     if (errno != 0 || *value == '-') /* strtoull takes a minus and wraps */
-        return cli_usage_error("%s is %s, need 0 to %llu", source, value, (unsigned long long)UINT64_MAX);
+        return cli_usage_error("%s is %s, need 0 to %llu: each gives its own text, and none a random one", source, value,
+                               (unsigned long long)UINT64_MAX);
     *field = n;
     return -1;
 }
@@ -325,6 +356,10 @@ static int check_drafts(const cli_options *o, const bool *given)
     static const char *const of_model[] = { "tree", "spec-draft-n-max", "draft-temp", "draft-vocab", "draft-state", "draft-resample",
                                             "draft-resample-left", "draft-resample-across", "draft-token-info" };
     static const char *const of_any[] = { "adapt", "draft-combine" };
+    static const char *const of_resample[] = { "draft-resample-left", "draft-resample-across" };
+    for (size_t i = 0; i < sizeof of_resample / sizeof of_resample[0] && o->draft_resample == 0; i++)
+        if (given[row_of(of_resample[i])] && o->model_draft != NULL)
+            return cli_usage_error("--%s is for what --draft-resample N adds, and N is 0", of_resample[i]);
     if (o->model_draft != NULL) return -1;
     for (size_t i = 0; i < sizeof of_model / sizeof of_model[0]; i++)
         if (given[row_of(of_model[i])] && strcmp(o->tree, "none") != 0)
@@ -517,6 +552,19 @@ static int read_places(cli_options *o, cli_command command, int argc, char **arg
                            command == CLI_RUN ? ": the prompt stands behind -p, a drafter behind -md" : "");
 }
 
+/* One model drafts: that of -md (or the second word of tree), or that of --draft model:DIR. One that the command line names wins
+ * over one of the environment. of_env: what SPEC_MODEL_DRAFT says */
+static int settle_model_draft(cli_options *o, const char *of_env)
+{
+    const bool from_env = o->model_draft == of_env;
+    if (o->draft_model == NULL) return -1;
+    if (o->model_draft != NULL && from_env == o->draft_model_from_env && strcmp(o->model_draft, o->draft_model) != 0)
+        return cli_usage_error("%s %s and %s model:%s: one model can draft", from_env ? "SPEC_MODEL_DRAFT" : "-md", o->model_draft,
+                               from_env ? "SPEC_DRAFT" : "--draft", o->draft_model);
+    if (o->model_draft == NULL || from_env) o->model_draft = o->draft_model;
+    return -1;
+}
+
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv)
 {
     *o = (cli_options){ .backend = "cpu", .n_logprobs = -1, .n_step = 200, .temp = -1, .top_k = -1, .top_p = -1, .min_p = -1,
@@ -524,12 +572,14 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     if (command == CLI_TREE) o->n_predict = INT32_MAX;
     bool given[CLI_MAX_OPTION] = { false };
     int end = read_environment(o, command);
+    const char *const of_env = o->model_draft;
     if (end < 0) end = read_words(o, command, argc, argv, given);
     if (end < 0 && (o->help || o->help_lab)) {
         cli_help(stdout, command, o->help_lab);
         return CLI_OK;
     }
     if (end < 0) end = read_places(o, command, argc, argv, given);
+    if (end < 0) end = settle_model_draft(o, of_env);
     return end >= 0 ? end : check_together(o, command, given);
 }
 

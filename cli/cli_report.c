@@ -185,8 +185,8 @@ static void add_trees(json_t *o, const cli_report *r)
 {
     const spec_result *result = r->result;
     const cli_options *options = r->options;
-    json_object_set_new(o, "draft", options->draft != NULL ? json_string(options->draft) : json_null());
-    json_object_set_new(o, "tree", options->model_draft != NULL ? json_string(options->tree) : json_null());
+    json_object_set_new(o, "draft", cli_json_text(options->draft));
+    json_object_set_new(o, "tree", cli_json_text(options->model_draft != NULL ? options->tree : NULL));
     json_object_set_new(o, "verify", json_string(spec_verify_rule_name((spec_verify_rule)r->options->verify)));
     json_object_set_new(o, "nodes_per_step", json_real(nodes_per_step(result)));
     json_object_set_new(o, "accepted_histogram", histogram(result));
@@ -227,9 +227,8 @@ void cli_report_json(const cli_report *r)
     char digits[24]; /* JSON libraries hold numbers up to 2^63 - 1; a larger seed is a string */
     snprintf(digits, sizeof digits, "%" PRIu64, seed);
     json_object_set_new(o, "seed", seed <= INT64_MAX ? json_integer((json_int_t)seed) : json_string(digits));
-    json_object_set_new(o, "model", json_string(r->options->model));
-    const char *drafter = r->options->model_draft;
-    json_object_set_new(o, "drafter", drafter != NULL ? json_string(drafter) : json_null());
+    json_object_set_new(o, "model", cli_json_text(r->options->model));
+    json_object_set_new(o, "drafter", cli_json_text(r->options->model_draft));
     json_object_set_new(o, "bytes_model", json_integer((json_int_t)r->memory.bytes_model));
     json_object_set_new(o, "bytes_state", json_integer((json_int_t)r->memory.bytes_state));
     json_object_set_new(o, "bytes_kv", json_integer((json_int_t)r->memory.bytes_kv));

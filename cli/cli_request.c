@@ -3,6 +3,7 @@
 #include <float.h>
 
 #include "cli/cli.h"
+#include "cli/cli_text.h"
 
 /* 0 is "off": a smaller mass than a float holds is not, and keeps the likeliest alone, as every tiny one does. */
 static float top_p_of(double p)
@@ -43,7 +44,11 @@ int cli_request(spec_request *out, const cli_context *c, const cli_options *o)
     const char *unread = "";
     *out = (spec_request)SPEC_REQUEST_INIT;
     if (o->generation_config && spec_request_from_model(out, c->target, &unread) != SPEC_OK) return cli_failure();
-    if (unread[0] != 0) fprintf(stderr, "spec: warning: generation_config.json says more, which is not done: %s\n", unread);
+    if (unread[0] != 0) {
+        fputs("spec: warning: generation_config.json says more, which is not done: ", stderr);
+        cli_put_plain(stderr, unread);
+        fputc('\n', stderr);
+    }
     set_sampling(&out->sampling, o);
     set_penalties(out, o);
     set_ends(out, o);

@@ -63,7 +63,7 @@ extern const size_t cli_n_status;
 
 /* The number of the word that is `word` [n] in words "a|b|c"; -1 if it is none of them, or words is NULL. */
 int cli_word_number(const char *words, const char *word, size_t n);
-/* What an option of another program, `name` [n] without dashes, is called here; NULL if it is none that we know. */
-const char *cli_elsewhere(const char *name, size_t n);
+/* What an option of another program, `name` without dashes in front, is called here; NULL if it is none that we know. */
+const char *cli_elsewhere(const char *name);
 
 #endif

@@ -11,21 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- JSON in a script element --- */
+#include "cli/cli_text.h"
 
-/* The bytes of the UTF-8 character at s [n], and its number; 0 if they are not one. */
-static size_t utf8_character(const unsigned char *s, size_t n, uint32_t *c)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const size_t size = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
-    if (size == 0 || size > n) return 0;
-    *c = size == 1 ? s[0] : s[0] & (0x7fu >> size);
-    for (size_t i = 1; i < size; i++) {
-        if (s[i] >> 6 != 2) return 0;
-        *c = *c << 6 | (s[i] & 0x3fu);
-    }
-    return *c < least[size] || *c > 0x10ffff || *c >> 11 == 0x1b ? 0 : size;
-}
+/* --- JSON in a script element --- */
 
 /* "<" would let text end the script element or open a comment in it; U+2028 and U+2029 end lines for some readers. */
 static bool needs_escape(uint32_t c)
@@ -36,17 +24,16 @@ static bool needs_escape(uint32_t c)
 
 static void put_string(FILE *to, const char *text, size_t n)
 {
-    const unsigned char *s = (const unsigned char *)text;
     fputc('"', to);
     for (size_t i = 0, size; i < n; i += size) {
         uint32_t c = 0;
-        size = utf8_character(s + i, n - i, &c);
+        size = cli_character(text + i, n - i, &c);
         if (size == 0)
-            fprintf(to, "\\\\x%02x", s[i]), size = 1;
+            fprintf(to, "\\\\x%02x", (unsigned)(unsigned char)text[i]), size = 1;
         else if (needs_escape(c))
             fprintf(to, "\\u%04x", (unsigned)c);
         else
-            fwrite(s + i, 1, size, to);
+            fwrite(text + i, 1, size, to);
     }
     fputc('"', to);
 }

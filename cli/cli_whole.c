@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* lstat, realpath, strdup, fchmod, flock */
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -51,19 +52,20 @@ static bool has_name(int fd, const char *name)
     return fstat(fd, &mine) == 0 && stat(name, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
 }
 
-/* What a program that was killed left there is written over. One that is still at work holds a lock. */
+/* What a program that was killed left there is written over. One that is still at work holds a lock: it is waited for, and has given the
+ * file its name then. */
 static FILE *open_partial(const char *name)
 {
     for (;;) {
         const int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0) return NULL;
-        const bool busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-        const bool mine = !busy && has_name(fd, name);
+        const bool stopped = flock(fd, LOCK_EX) != 0 && errno == EINTR; /* there are file systems without locks */
+        const bool mine = !stopped && has_name(fd, name);
         FILE *const to = mine && ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
         if (to != NULL) return to;
-        const int reason = busy ? EBUSY : errno;
+        const int reason = stopped ? EINTR : errno;
         close(fd);
-        if (busy || mine) return errno = reason, NULL;
+        if (stopped || mine) return errno = reason, NULL;
     }
 }
 
@@ -96,7 +98,9 @@ int cli_whole_open(cli_whole *w, const char *path, const char *begin)
         if (w->to != NULL) keep_mode(w);
     }
     if (w->to != NULL) return CLI_OK;
-    const int code = cli_error("%s: %s", path, strerror(errno));
+    const int reason = errno;
+    const char *doing = w->target != NULL && access(w->target, F_OK) == 0 ? "cannot make a file beside it, to replace it: " : "";
+    const int code = cli_error("%s: %s%s", path, doing, strerror(reason));
     free_names(w);
     return code;
 }
@@ -119,4 +123,18 @@ int cli_whole_check(const char *path, const char *begin)
     if (stays(path)) return CLI_OK; /* a pipe is opened once */
     const int code = cli_whole_open(&w, path, begin);
     return code == CLI_OK ? cli_whole_close(&w, false) : code;
+}
+
+int cli_whole_may(const char *path)
+{
+    struct stat s;
+    const bool there = stat(path, &s) == 0;
+    if (there && S_ISDIR(s.st_mode)) return cli_error("%s: is a directory, need a file", path);
+    char *name = there ? realpath(path, NULL) : strdup(path);
+    if (name == NULL) return cli_error("%s: %s", path, strerror(errno));
+    const bool beside = !there || S_ISREG(s.st_mode);
+    const bool may = (!there || access(path, W_OK) == 0) && (!beside || access(dirname(name), W_OK) == 0);
+    const int reason = errno;
+    free(name);
+    return may ? CLI_OK : cli_error("%s: cannot be written: %s", path, strerror(reason));
 }

@@ -17,5 +17,7 @@ int cli_whole_open(cli_whole *w, const char *path, const char *begin);
 int cli_whole_close(cli_whole *w, bool whole);
 /* Would it open? Told before the work and not behind it. */
 int cli_whole_check(const char *path, const char *begin);
+/* May a file that the library writes get this name, as far as permissions say? */
+int cli_whole_may(const char *path);
 
 #endif

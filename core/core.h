@@ -118,6 +118,7 @@ typedef struct speci_file { /* a file's bytes at fixed addresses, of which only 
     size_t n;
     int fd;
 } speci_file;
+/* Not of a pipe or a device (E_IO): they have no ranges. */
 spec_status speci_file_map(speci_file *out, const char *path);
 /* The same with the file's own pages, read-only: they are read when they are touched, and shared with other processes. For
  * files that are replaced and never changed: where another program cuts it short, touching what is gone ends the process. */

@@ -1,6 +1,7 @@
 /* core_gguf.c - the header of a GGUF file. */
 #include "core/core_gguf.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -288,6 +289,13 @@ static bool is_integer(speci_gguf_kind type)
     return type <= SPECI_GGUF_I32 || type == SPECI_GGUF_U64 || type == SPECI_GGUF_I64;
 }
 
+/* What jansson has not made of a value, since errno was 0. */
+static spec_status not_made(const speci_gguf *g, const char *key)
+{
+    if (errno == ENOMEM) return speci_fail(SPEC_E_NOMEM, "%s: no memory for %s", g->file, key);
+    return speci_fail(SPEC_E_FORMAT, "%s: %s is not UTF-8", g->file, key);
+}
+
 spec_status speci_gguf_text(const speci_gguf *g, const char *key, const char **out, size_t *n)
 {
     const speci_gguf_value *v = speci_gguf_find(g, key);
@@ -295,9 +303,11 @@ spec_status speci_gguf_text(const speci_gguf *g, const char *key, const char **o
     if (!v) return SPEC_OK;
     if (v->is_array || v->type != SPECI_GGUF_STRING) return wrong_type(g, key, v, "a string");
     *out = speci_gguf_next(v, &at, n);
-    json_t *text = memchr(*out, 0, *n) ? NULL : json_stringn(*out, *n); /* which checks that it is UTF-8 */
+    if (memchr(*out, 0, *n)) return speci_fail(SPEC_E_FORMAT, "%s: %s has a zero byte", g->file, key);
+    errno = 0;
+    json_t *text = json_stringn(*out, *n); /* which checks that it is UTF-8 */
     json_decref(text);
-    return text ? SPEC_OK : speci_fail(SPEC_E_FORMAT, "%s: %s is not UTF-8, or has a zero byte", g->file, key);
+    return text ? SPEC_OK : not_made(g, key);
 }
 
 spec_status speci_gguf_integer(const speci_gguf *g, const char *key, int64_t *out)
@@ -397,4 +407,11 @@ json_t *speci_gguf_json(const speci_gguf_value *v)
             return NULL;
         }
     return list;
+}
+
+spec_status speci_gguf_take(json_t **out, const speci_gguf *g, const char *key, const speci_gguf_value *v)
+{
+    errno = 0;
+    *out = speci_gguf_json(v);
+    return *out ? SPEC_OK : not_made(g, key);
 }

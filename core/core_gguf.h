@@ -74,5 +74,7 @@ int64_t speci_gguf_integer_at(const speci_gguf_value *v, uint64_t i); /* a u64 b
 double speci_gguf_number_at(const speci_gguf_value *v, uint64_t i);
 /* The value as JSON; NULL for a string that is not UTF-8, or without memory. */
 json_t *speci_gguf_json(const speci_gguf_value *v);
+/* The same, and an error that names the key: E_FORMAT or E_NOMEM. */
+spec_status speci_gguf_take(json_t **out, const speci_gguf *g, const char *key, const speci_gguf_value *v);
 
 #endif

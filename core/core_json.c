@@ -7,8 +7,10 @@
  * Most files need neither; they are parsed in place. A column in a message is that of the rewritten line. */
 #include "core/core_json.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -143,16 +145,103 @@ static const char *encoding_of(const char *text, size_t n)
     return NULL;
 }
 
-static spec_status parse(json_t **out, const char *text, size_t n, const char *what)
+/* --- memory ---
+ *
+ * jansson keeps a token in a buffer that doubles. Where that fails it drops bytes and goes on: the string is cut short, or is read
+ * beyond its end if the byte was its quote. The buffer never shrinks. So the root gets a first member whose string is longer than
+ * every token of the text, and which comes in pieces: where one of them found no room (malloc sets errno) the next is not given.
+ * Behind it all tokens have room, and what else fails ends the parse at once, with that errno. */
+
+enum { PIECES = 5 };
+
+typedef struct feeder {
+    struct { const char *text; size_t n; } piece[PIECES]; /* to the root's bracket, a quote, the long string, the member's end, the rest */
+    int at;
+    bool lost;
+} feeder;
+
+static size_t feed(void *buffer, size_t cap, void *data)
 {
-    json_error_t error;
-    /* Vocabularies have NUL as a token, and merges of it. */
-    *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (*out) return SPEC_OK;
+    feeder *f = data;
+    f->lost = f->lost || errno == ENOMEM;
+    while (f->at < PIECES && f->piece[f->at].n == 0) f->at++;
+    if (f->lost || f->at == PIECES) return 0;
+    const size_t n = f->piece[f->at].n < cap ? f->piece[f->at].n : cap;
+    memcpy(buffer, f->piece[f->at].text, n);
+    f->piece[f->at].text += n, f->piece[f->at].n -= n;
+    return n;
+}
+
+static size_t longest_token(const char *text, size_t n)
+{
+    size_t longest = 0, i = 0;
+    while (i < n) {
+        size_t end = i + 1;
+        if (text[i] == '"') end = i + string_length(text + i, n - i);
+        else while (end < n && text[end] != '"' && !is_space(text[end]) && !strchr("{}[]:,", text[end])) end++;
+        if (end - i > longest) longest = end - i;
+        i = end;
+    }
+    return longest;
+}
+
+static size_t skip_space(const char *text, size_t i, size_t n)
+{
+    while (i < n && is_space(text[i])) i++;
+    return i;
+}
+
+/* The characters of the long string: neither its quote nor its last byte is the one that makes the buffer double. */
+static size_t long_string(size_t token)
+{
+    size_t n = token < 16 ? 16 : token;
+    while (((n + 1) & n) == 0 || ((n + 2) & (n + 1)) == 0 || ((n + 3) & (n + 2)) == 0) n++;
+    return n;
+}
+
+/* line, column: of what jansson says */
+static spec_status refuse(const char *text, size_t n, const char *what, const json_error_t *error, int column)
+{
     const char *encoding = encoding_of(text, n);
     if (encoding) return speci_fail(SPEC_E_FORMAT, "%s: %s", what, encoding);
-    spec_status code = json_error_code(&error) == json_error_out_of_memory ? SPEC_E_NOMEM : SPEC_E_FORMAT;
-    return speci_fail(code, "%s: line %d, column %d: %s", what, error.line, error.column, error.text);
+    return speci_fail(SPEC_E_FORMAT, "%s: line %d, column %d: %s", what, error->line, column, error->text);
+}
+
+/* x [n_x]: the long string */
+static spec_status parse_with(json_t **out, const char *text, size_t n, const char *what, const char *x, size_t n_x)
+{
+    json_error_t error;
+    const size_t root = skip_space(text, 0, n), behind = root < n ? root + 1 : n, next = skip_space(text, behind, n);
+    const bool object = root < n && text[root] == '{', array = root < n && text[root] == '[';
+    const bool alone = next < n && text[next] == (object ? '}' : ']');
+    const char *end = object ? alone ? "\":0" : "\":0," : alone ? "\"" : "\",";
+    feeder f = { .piece = { { text, behind }, { "\"", 1 }, { x, n_x }, { end, strlen(end) }, { text + behind, n - behind } } };
+    if (!object && !array) f = (feeder){ .piece = { { text, n } } }; /* is refused */
+    int line = 1;
+    for (size_t i = 0; i < root; i++) line += text[i] == '\n';
+    errno = 0;
+    /* Vocabularies have NUL as a token, and merges of it. */
+    *out = json_load_callback(feed, &f, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (f.lost || errno == ENOMEM) {
+        json_decref(*out);
+        *out = NULL;
+        return speci_fail(SPEC_E_NOMEM, "%s: no memory to read it", what);
+    }
+    const int more = (object || array) && error.line == line ? (int)(1 + n_x + strlen(end)) : 0;
+    if (!*out) return refuse(text, n, what, &error, error.column - more);
+    (void)(object ? json_object_del(*out, x) : json_array_remove(*out, 0));
+    return SPEC_OK;
+}
+
+static spec_status parse(json_t **out, const char *text, size_t n, const char *what)
+{
+    const size_t n_x = long_string(longest_token(text, n));
+    char *x = speci_alloc(NULL, n_x + 1, 1);
+    if (!x) return SPEC_E_NOMEM;
+    memset(x, 'x', n_x);
+    const spec_status status = parse_with(out, text, n, what, x, n_x);
+    speci_free(NULL, x);
+    return status;
 }
 
 spec_status speci_json_parse(json_t **out, const char *text, size_t n, const char *what)
@@ -178,6 +267,15 @@ spec_status speci_json_read(json_t **out, const char *path, size_t max, const sp
     if (status == SPEC_OK) status = speci_json_parse(out, text, n, path);
     speci_free(a, text);
     return status;
+}
+
+char *speci_json_dump(const json_t *value, size_t flags)
+{
+    errno = 0;
+    char *text = json_dumps(value, flags);
+    if (!text || errno != ENOMEM) return text;
+    free(text);
+    return NULL;
 }
 
 bool speci_json_number(const json_t *value, double *out)

@@ -14,6 +14,9 @@
 spec_status speci_json_parse(json_t **out, const char *text, size_t n, const char *what);
 spec_status speci_json_read(json_t **out, const char *path, size_t max, const spec_allocator *a);
 
+/* json_dumps, which leaves bytes out where memory is gone: NULL then. Whoever has it calls free. */
+char *speci_json_dump(const json_t *value, size_t flags);
+
 /* true and the value for a number or a {"__float__": "Infinity" | "-Infinity" | "NaN"} object. */
 bool speci_json_number(const json_t *value, double *out);
 

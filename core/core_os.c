@@ -19,12 +19,13 @@
 
 /* ------------------------------------------------------------------------------------ files --- */
 
-/* Opens a regular file (or a pipe) for reading and says its size; directories are refused here, because open()
- * accepts them and only a later read() fails, with a message that does not help. */
-static spec_status open_for_reading(int *fd, size_t *n, const char *path)
+/* Opens a file for reading and says its size; directories are refused here, because open() accepts them and only a later read()
+ * fails, with a message that does not help. `whole`: it will be read at any place, which a pipe or a device cannot be; and to open a
+ * pipe would wait for its writer. */
+static spec_status open_for_reading(int *fd, size_t *n, const char *path, bool whole)
 {
     SPEC_TRY(speci_path_check(path));
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | (whole ? O_NONBLOCK : 0));
     if (*fd < 0) return speci_fail_errno(path, "cannot open");
     struct stat st;
     spec_status status = SPEC_OK;
@@ -32,6 +33,8 @@ static spec_status open_for_reading(int *fd, size_t *n, const char *path)
         status = speci_fail_errno(path, "cannot stat");
     else if (S_ISDIR(st.st_mode))
         status = speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
+    else if (whole && !S_ISREG(st.st_mode))
+        status = speci_fail(SPEC_E_IO, "%s: is a pipe or a device, expected a file", path);
     else if (st.st_size < 0 || (uintmax_t)st.st_size > SIZE_MAX / 2)
         status = speci_fail(SPEC_E_IO, "%s: its size does not fit the address space", path);
     if (status != SPEC_OK) {
@@ -47,7 +50,7 @@ static spec_status map_file(speci_file *out, const char *path, bool own_pages)
     static const uint8_t nothing[1] = { 0 };
     int fd;
     size_t n;
-    SPEC_TRY(open_for_reading(&fd, &n, path));
+    SPEC_TRY(open_for_reading(&fd, &n, path, true));
     if (n == 0) { /* mmap refuses length 0; data must not be NULL all the same */
         *out = (speci_file){ nothing, 0, -1 };
         close(fd);
@@ -137,7 +140,7 @@ spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max,
 {
     int fd;
     size_t size;
-    SPEC_TRY(open_for_reading(&fd, &size, path));
+    SPEC_TRY(open_for_reading(&fd, &size, path, false));
     speci_buf buf = { .a = a };
     spec_status status = read_all(fd, &buf, path, max); /* st_size is 0 for /proc, so read to the end */
     close(fd);

@@ -139,7 +139,8 @@ spec_status speci_writer_open(speci_writer *w, const char *path, const char *mag
     spec_status status = in_place ? SPEC_OK : name_files(w);
     if (status == SPEC_OK) {
         w->fd = in_place ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : open_partial(w, mode);
-        if (w->fd < 0) status = speci_fail_errno(path, "cannot be written");
+        const bool beside = old && !in_place; /* it may be written, and its folder may not */
+        if (w->fd < 0) status = speci_fail_errno(path, beside ? "cannot make a file beside it, to replace it" : "cannot be written");
     }
     if (status != SPEC_OK) free_names(w);
     else if (old && !in_place) (void)fchmod(w->fd, mode); /* whatever the umask takes */

@@ -21,7 +21,7 @@ import sys
 
 SINGLE, INDEX, OUT = "pytorch_model.bin", "pytorch_model.bin.index.json", "model.safetensors"
 SMALL = ("config.json", "mamba_config.json", "generation_config.json", "tokenizer.json", "tokenizer.model",
-         "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt")
+         "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.json", "merges.txt")
 
 
 def files_of(directory):
@@ -101,6 +101,13 @@ def check_tied(directory, before, after):
             print(f"{key} is kept as a copy: config.json does not tie it")
 
 
+def may_read_as_others(path):
+    """safetensors makes files that their owner alone may read; this one gets the mode that new files have."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(path, 0o666 & ~mask)
+
+
 def main():
     parser = argparse.ArgumentParser(description="pytorch_model.bin to model.safetensors")
     parser.add_argument("model_dir")
@@ -118,6 +125,7 @@ def main():
     os.makedirs(out_dir, exist_ok=True)
     part = path + ".part"
     save_file(after, part, metadata={"format": "pt"})
+    may_read_as_others(part)
     os.replace(part, path)
     for name in SMALL:
         source = os.path.join(args.model_dir, name)

@@ -99,6 +99,12 @@ if (ulimit -v 400000; "$spec" --version > /dev/null 2>&1); then
     (ulimit -v 400000; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a corpus cut short"
     err_has "$work/long.jsonl: Cannot allocate memory"
     [ ! -e "$work/t" ] || fail "a table of a part of the corpus"
+    # nor is one whose string has none: jansson would read beyond its end
+    { cat "$work/corpus.jsonl"; printf '{"text": "'; head -c 67108862 /dev/zero | tr '\0' a; printf '"}\n'; } > "$work/long.jsonl"
+    for room in 200000 250000; do
+        (ulimit -v $room; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a line cut short"
+        err_has "^spec: $work/long.jsonl: line 3: no memory for its 67108875 bytes"
+    done
     rm "$work/long.jsonl"
 fi
 cp "$work/corpus.txt" "$work/same.txt"
@@ -191,6 +197,13 @@ for words in -ngld --device "--draft-min 1" "-cd 9" "-tb 2" "-r x" -no-cnv --col
     --mlock "--mirostat 2" "--grammar x" "--lora x" -hfd --jinja "--samplers x" "--keep 4"; do
     run 2 run -m "$target" -p a $words;             no_out; err_has "\"${words%% *}\" is not an option: "
 done
+for words in "-np 4:server" "--max-tokens 9:-n N" "--max_new_tokens 9:-n N" "--temperature 1:--temp T" "--assistant_model x:-md DIR" "-nkvo:--backend" \
+    "--num-speculative-tokens 3:--spec-draft-n-max" "--prompt_lookup_num_tokens 3:--draft ngram" "--n-ctx 9:-c N" "--top_k 9:called --top-k" \
+    "--n_predict=9:called --n-predict" "--draft_temp 1:called --draft-temp" "--repetition_penalty 2:--repeat-penalty"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a ${words%:*};        no_out; err_has "\"$(cut -d' ' -f1 <<< "${words%:*}")\" is not an option: .*${words##*:}"
+done
+run 2 info "$target" --top_k 9;                     no_out; err_has '"--top_k" is not an option, nor'
 run 2 run -m "$target" -p a --draft 8;              no_out; err_has '--draft is 8, .*--spec-draft-n-max 8'
 run 0 run -m "$target" -p -ngl -n2 -c64 -s7 -t1 --temp 0 --ids; out_has '^[0-9]+ [0-9]+ ?$'
 run 0 run -model="$target" -p a -n 2
@@ -236,6 +249,13 @@ run 2 tree "$target" -p a;                          no_out; err_has '--html'
 run 2 tree "$target" --html "$work/page";           no_out; err_has 'no prompt'
 run 2 tree "$target" -p a --html "$work/page" --steps 501; no_out; err_has '--steps is 501'
 run 2 tree "$target" "$drafter" "$drafter" -p a --html "$work/page"; no_out; err_has 'not expected'
+
+for option in "--draft-resample-across" "--draft-resample-left 2"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -md "$drafter" -p a $option; no_out; err_has "${option%% *} is for what --draft-resample N adds"
+done
+# what a message quotes moves nothing on a terminal
+run 2 run -m "$target" -md "$drafter" -p a --tree $'x\033[2Jy\nz\302\233'; no_out; err_has 'no tree is called "x\\x1b\[2Jy\\x0az\\x9b"'
 
 # --- help, version, devices ---
 run 0 --help;                                       out_has '--spec-draft-n-max'
@@ -405,6 +425,9 @@ assert sum((p["tokens"] for p in parts), []) == result["tokens"] and len(result[
 END
 fi
 run 0 run -m "$target" -p "$prompt" -n 4 --json;    is drafter null; is drafted 0
+odd=$work/$'no\377name'; ln -s "$(realpath "$drafter")" "$odd" # a path is bytes, a string of JSON is text
+run 0 info "$odd" --json;                           is model "\"$work/no"$'\357\277\275name"'
+run 0 run "$odd" -md "$odd" -p a -n 1 --json;       is model "\"$work/no"$'\357\277\275name"'; is drafter "\"$work/no"$'\357\277\275name"'
 run 0 run -m "$target" -p "$prompt" -c 16 -n 100 --ignore-eos --json; is stop_reason '"context"'
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --weights q8_0 --check; err_has 'weights in q8_0'; err_has '^check +equal'
 run 0 info -m "$target" --weights q8_0;             out_has '^matrices +q8_0'
@@ -468,7 +491,8 @@ run 2 run -m "$target" --draft ngram -p a --draft-past "$work/past"; no_out; err
 run 2 run -m "$target" -p a --draft-past "$work/past"; no_out; err_has 'draft-past.*trie'
 head -c 100 "$work/past" > "$work/broken"
 run 1 run -m "$target" --draft trie -p a --draft-past "$work/broken"; no_out; err_has "$work/broken: .*cut short"
-run 1 run -m "$target" --draft trie -p a -n 2 --draft-past "$work/no/such"; err_has "$work/no/such: "
+run 1 run -m "$target" --draft trie -p a -n 2 --draft-past "$work/no/such"; no_out; err_has "$work/no/such: cannot be written: No such file"
+run 1 run -m "$target" --draft trie -p a -n 2 --draft-past "$work"; no_out; err_has "$work: is a directory"
 [ "$(head -c 7 "$work/past")" = SPECTRI ] || fail "the past is not where it was"
 
 # --- drafters: the report names what proposed, and no tree where no model drafts ---
@@ -481,8 +505,19 @@ for draft in "ngram;model:$drafter" "model:$drafter;ngram"; do # the model stand
     run 0 run -m "$target" --draft "$draft" -p "$prompt" -n 24; err_has '^trees +ngram;chain:4, verified'
 done
 run 2 run -m "$target" --draft "ngram;model" -p a;  no_out; err_has '--draft is "model:", need the directory'
+run 2 run -m "$target" --draft "ngram;ngram;ngram;ngram;ngram;ngram;ngram;ngram" -p a; no_out; err_has '--draft names more than 7 drafters'
 run 2 run -m "$target" --draft "ngram;8" -p a;      no_out; err_has '--draft is 8, need a kind'
-run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "model:$target and -md $drafter: one model"
+run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "--draft has model:$drafter and model:$target: one model"
+for words in "-md $target --draft model:$drafter" "--draft model:$drafter -md $target"; do # in any order
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" $words -p a;             no_out; err_has "-md $target and --draft model:$drafter: one model"
+done
+run 0 run -m "$target" -md "$drafter" --draft "model:$drafter" -p a -n 1
+# what the command line says wins over the environment
+SPEC_MODEL_DRAFT=$work/none run 0 run -m "$target" --draft "model:$drafter" -p a -n 1 --json; is drafter "\"$drafter\""
+SPEC_DRAFT="ngram;model:$work/none" run 0 run -m "$target" -md "$drafter" -p a -n 1 --json; is drafter "\"$drafter\""; is draft '"ngram"'
+SPEC_DRAFT="ngram;model:$work/none" run 0 run -m "$target" --draft trie -p a -n 1 --json; is drafter null; is draft '"trie"'
+SPEC_DRAFT="model:$work/none" SPEC_MODEL_DRAFT=$drafter run 2 run -m "$target" -p a; no_out; err_has 'SPEC_MODEL_DRAFT .* and SPEC_DRAFT model:'
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 4 --json; is tree '"chain:4"'; is draft null
 
 # --- the page of the trees ---
@@ -536,6 +571,12 @@ cmp -s "$work/page" "$work/older" && [ "$(ls "$work" | grep -c '\.part$')" = 0 ]
 echo left > "$work/older.spec.part" # by a program that was killed
 run 0 tree "$target" -p a --steps 2 --html "$work/older"; no_out
 [ "$(ls "$work" | grep -c '\.part$')" = 0 ] || fail "what was left stays"
+what="spec tree, while another program writes the page"
+exec 9> "$work/older.spec.part"; flock 9
+"$spec" tree "$target" -p a --steps 2 --html "$work/older" 2> "$work/err" 9>&- &
+sleep 0.3; exec 9>&-
+wait $! || fail "exit code $?"
+[ "$(ls "$work" | grep -c '\.part$')" = 0 ] && [ "$(tail -c 8 "$work/older")" = "</html>" ] || fail "no whole page, or a part is left"
 what="spec tree --html -, behind what stdout has"
 "$spec" tree "$target" -p a --steps 2 --html - >> "$work/other" 2> "$work/err" && head -n 2 "$work/other" | tr '\n' ' ' |
     grep -q '^kept <!doctype html>' || fail "stdout was written over"
@@ -675,7 +716,7 @@ done
 run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 18446744073709551615 --json; is seed '"18446744073709551615"'
 run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 9223372036854775807 --json; is seed 9223372036854775807
 run 2 run -m "$target" -p a -s 18446744073709551616; err_has '--seed is 18446744073709551616'
-run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1'
+run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1, .*none a random one'
 
 # --- an output that cannot be written is a failure ---
 if [ -w /dev/full ]; then
@@ -714,6 +755,9 @@ cut_short() {
 }
 cut_short "$work/cut" run "$target" -md "$drafter" -p a -n 2 --adapt cost --cost-profile "$work/cut"
 cut_short "$work/past" run "$target" --draft trie -p a -n 2 --json --draft-past "$work/past"
+seq 1 60000 > "$work/numbers.txt" # more than the memory holds: runs are written while the corpus is read
+cut_short "$work/cut.png" ngram build "$work/numbers.txt" -m "$target" -o "$work/cut.png" --memory 1
+rm "$work/numbers.txt"
 cut_short "$work/cut.html" tree "$target" "$drafter" -p "$prompt" --html "$work/cut.html"
 
 # --- check ---

@@ -341,8 +341,8 @@ static void paths(void **state)
     spec_model_close(NULL);
 }
 
-/* Whatever of its files is a link to nothing, a directory, or not what a text should begin with: the model is refused by that name,
- * also where it could do without the file, whose end tokens would be missed. */
+/* Whatever of its files is a link to nothing, a directory, not what a text should begin with, or a pipe in place of a file that is read
+ * in parts (nobody waits for its writer): the model is refused by that name, also where it could do without the file, whose end tokens would be missed. */
 static void files_that_are_none(void **state)
 {
     (void)state;
@@ -350,8 +350,8 @@ static void files_that_are_none(void **state)
                                          "model.safetensors" };
     static const char bom[] = "\xEF\xBB\xBF{}", utf16[] = "\xFF\xFE{\0}\0";
     char from[512], to[512], what[64], gone[512];
-    for (size_t k = 0; k < 4; k++)
-        for (size_t i = 0; i < sizeof files / sizeof *files - (k > 1); i++) {
+    for (size_t k = 0; k < 5; k++)
+        for (size_t i = k == 4 ? 3 : 0; i < sizeof files / sizeof *files - (k == 2 || k == 3); i++) {
 #ifdef SPEC_NO_TOKENIZER
             if (strncmp(files[i], "tokenizer", 9) == 0) continue;
 #endif
@@ -368,10 +368,12 @@ static void files_that_are_none(void **state)
             if (k == 1) assert_int_equal(mkdir(to, 0700), 0);
             if (k == 2) put(files[i], bom, sizeof bom - 1);
             if (k == 3) put(files[i], utf16, sizeof utf16 - 1);
+            if (k == 4) assert_int_equal(mkfifo(to, 0600), 0);
             static const char *const parts[] = { "a link to what is not there", "is a directory, expected a file",
-                                                 "begins with a byte order mark, expected UTF-8 without one", "is UTF-16, expected UTF-8" };
+                                                 "begins with a byte order mark, expected UTF-8 without one", "is UTF-16, expected UTF-8",
+                                                 "is a pipe or a device, expected a file" };
             snprintf(what, sizeof what, "%s: %s", files[i], parts[k]);
-            expect_model(dir, k < 2 ? SPEC_E_IO : SPEC_E_FORMAT, what, NULL, NULL);
+            expect_model(dir, k < 2 || k == 4 ? SPEC_E_IO : SPEC_E_FORMAT, what, NULL, NULL);
         }
     (void)remove(to);
     snprintf(to, sizeof to, "%s/config.json", dir);

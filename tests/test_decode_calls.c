@@ -483,6 +483,13 @@ static void calls_out_of_order_are_refused(void **state)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         FAILS(spec_commit(s, seq, bad[i].path, bad[i].n, bad[i].token), SPEC_E_INVALID, bad[i].words);
+    spec_request other = SPEC_REQUEST_INIT; /* a score is of the request that it was asked with */
+    other.sampling.top_k = -1;
+    FAILS(spec_sequence_set_request(s, seq, &other), SPEC_E_INVALID, "top_k");
+    OK(spec_verify(s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO));
+    OK(spec_sequence_set_request(s, seq, NULL));
+    FAILS(spec_verify(s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO), SPEC_E_STATE, "nothing was scored");
+    OK(spec_score(s, &seq, 1, &trees));
     const int32_t good[] = { 0, 1, 3 };
     OK(spec_commit(s, seq, good, 3, 44));
     FAILS(spec_commit(s, seq, good, 3, 44), SPEC_E_STATE, "nothing was scored");

@@ -17,7 +17,7 @@ static const char *const dir = support_directory;
 /* Four names at once. */
 static const char *in_dir(const char *name)
 {
-    static char path[4][128];
+    static char path[4][384];
     static int next;
     char *p = path[next++ % 4];
     snprintf(p, sizeof path[0], "%s/%s", dir, name);
@@ -132,6 +132,10 @@ static void keeps_other_files(void **state)
     assert_int_equal(mkdir(in_dir("d"), 0700), 0);
     FAILS(write_new("d", SPEC_OK), SPEC_E_IO, "is a directory, expected a file");
     FAILS(write_new("none/a", SPEC_OK), SPEC_E_IO, "cannot be written: No such file");
+    char name[251]; /* it may be written, and one with the numbers behind it may not */
+    memset(name, 'n', sizeof name - 1), name[sizeof name - 1] = 0;
+    put(name, "NEW, older");
+    FAILS(write_new(name, SPEC_OK), SPEC_E_IO, "cannot make a file beside it, to replace it: File name too long");
     if (geteuid() != 0) {
         OK(write_new("e", SPEC_OK));
         assert_int_equal(chmod(in_dir("e"), 0444), 0);

@@ -377,7 +377,7 @@ typedef struct refused_case {
 static const refused_case refused[] = {
     { "gpt5", "block_count", NULL, 1, SPEC_E_UNSUPPORTED,
       "general.architecture is \"gpt5\", which is not supported; supported are llama, " },
-    { "llama", "expert_count", NULL, 8, SPEC_E_UNSUPPORTED, "llama.expert_count is 8: mixtures of experts is not supported" },
+    { "llama", "expert_count", NULL, 8, SPEC_E_UNSUPPORTED, "llama.expert_count is 8: mixtures of experts: not supported" },
     { "llama", "expert_count", NULL, 0, SPEC_OK, "" },
     { "llama", "attention.scale", NULL, 2, SPEC_E_UNSUPPORTED, "llama.attention.scale is 2: a scale of attention" },
     { "llama", "attn_logit_softcapping", NULL, 30, SPEC_E_UNSUPPORTED, "llama.attn_logit_softcapping is 30: soft-capped" },

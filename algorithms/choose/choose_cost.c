@@ -154,7 +154,7 @@ spec_status spec_cost_save(const spec_cost_profile *profile, const char *path)
     json_decref(draft);
     json_decref(many);
     if (!root) return speci_fail(SPEC_E_NOMEM, "%s: no memory for the costs", path);
-    char *text = json_dumps(root, JSON_REAL_PRECISION(DIGITS));
+    char *text = speci_json_dump(root, JSON_REAL_PRECISION(DIGITS));
     json_decref(root);
     return write_text(path, text);
 }

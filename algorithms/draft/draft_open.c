@@ -72,8 +72,10 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
     if (p.n_resample < 0 || p.n_resample >= SPECI_MAX_NODE || p.resample_left < 0)
         return speci_fail(SPEC_E_INVALID, "n_resample is %d and resample_left %d: they are 0 to %d, and 0 or more", p.n_resample,
                           p.resample_left, SPECI_MAX_NODE - 1);
-    if ((p.resample_across != 0 && p.resample_across != 1) || (p.resample_across && p.n_resample == 0))
-        return speci_fail(SPEC_E_INVALID, "resample_across is %d: it is 0 or 1, and 1 needs n_resample of at least 1", p.resample_across);
+    if (p.resample_across != 0 && p.resample_across != 1)
+        return speci_fail(SPEC_E_INVALID, "resample_across is %d: it is 0 or 1", p.resample_across);
+    if (p.resample_across && p.n_resample == 0)
+        return speci_fail(SPEC_E_INVALID, "resample_across is 1 and n_resample 0: it needs n_resample of at least 1");
     if ((uint32_t)p.token_info > SPEC_TOKEN_INFO_COLLAPSED)
         return speci_fail(SPEC_E_INVALID, "there is no form %d of token info", (int)p.token_info);
     if (!builders && (p.tree || p.builder))

@@ -2,6 +2,7 @@
 #include "models/families/family_gguf.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,8 +106,8 @@ static spec_status take_key(gguf_reading *r, const model_gguf *row, const speci_
     snprintf(own, sizeof own, "%s", key);
     for (char *s = own; *s; s++)
         if (*s == '.') *s = '_';
-    json_t *value = speci_gguf_json(&pair->value);
-    if (!value) return speci_fail(SPEC_E_FORMAT, "%s: %s is not UTF-8, or there is no memory for it", r->file->file, pair->key);
+    json_t *value;
+    SPEC_TRY(speci_gguf_take(&value, r->file, pair->key, &pair->value));
     return speci_gguf_set(r, known ? known->config : own, value, pair->key);
 }
 
@@ -196,8 +197,8 @@ static spec_status list_of(const gguf_reading *r, json_t **out, model_tensor *t)
     t->used = true;
     for (int64_t i = 0; i < t->dim[0]; i++) {
         speci_tensor_floats(&x, t, (size_t)i, 1);
-        if (json_array_append_new(*out, json_real((double)x)) != 0) /* which is no memory, or no number */
-            return speci_fail(SPEC_E_FORMAT, "%s: tensor %s has a value that is not finite", t->file, t->name);
+        if (!isfinite(x)) return speci_fail(SPEC_E_FORMAT, "%s: tensor %s has a value that is not finite", t->file, t->name);
+        if (json_array_append_new(*out, json_real((double)x)) != 0) return no_memory(r);
     }
     return SPEC_OK;
 }
@@ -334,18 +335,26 @@ const gguf_key speci_gguf_sampling[] = {
     { NULL, NULL, 0 },
 };
 
-spec_status speci_gguf_generation(model_config *out, const speci_gguf *g)
+static spec_status take_sampling(json_t *root, json_t *said, const speci_gguf *g)
 {
-    json_t *root = json_object(), *said = json_object();
     bool good = root && said;
     for (const gguf_key *k = speci_gguf_sampling; k->gguf && good; k++) {
         const speci_gguf_value *v = speci_gguf_find(g, k->gguf);
-        if (v) good = json_object_set_new(root, k->config, speci_gguf_json(v)) == 0 &&
-                      json_object_set_new(said, k->config, json_string(k->gguf)) == 0;
+        json_t *value;
+        if (!v) continue;
+        SPEC_TRY(speci_gguf_take(&value, g, k->gguf, v));
+        good = json_object_set_new(root, k->config, value) == 0 && json_object_set_new(said, k->config, json_string(k->gguf)) == 0;
     }
-    if (good && json_object_size(root) > 0 && json_object_set_new(root, "do_sample", json_true()) == 0)
-        return speci_config_adopt(out, root, said, g->file);
+    if (good && json_object_size(root) > 0) good = json_object_set_new(root, "do_sample", json_true()) == 0;
+    return good ? SPEC_OK : speci_fail(SPEC_E_NOMEM, "%s: no memory for general.sampling", g->file);
+}
+
+spec_status speci_gguf_generation(model_config *out, const speci_gguf *g)
+{
+    json_t *root = json_object(), *said = json_object();
+    const spec_status status = take_sampling(root, said, g);
+    if (status == SPEC_OK && json_object_size(root) > 0) return speci_config_adopt(out, root, said, g->file);
     json_decref(root);
     json_decref(said);
-    return good ? SPEC_OK : speci_fail(SPEC_E_FORMAT, "%s: general.sampling is not UTF-8, or there is no memory for it", g->file);
+    return status;
 }

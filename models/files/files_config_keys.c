@@ -230,7 +230,7 @@ static spec_status accept(const model_config *c, speci_buf *unknown)
     json_object_foreach(c->rest, key, v) {
         const refused_key *r = find_refused(key);
         if (r && !is_neutral(v, r->neutral))
-            return speci_fail(SPEC_E_UNSUPPORTED, "%s: %.100s is %s: %s is not supported", c->file, speci_config_said(c, key),
+            return speci_fail(SPEC_E_UNSUPPORTED, "%s: %.100s is %s: %s: not supported", c->file, speci_config_said(c, key),
                               speci_value_of(v).s, r->why);
         if (!r && !is_inert(key)) SPEC_TRY(add_name(unknown, speci_config_said(c, key)));
     }

@@ -4,6 +4,7 @@
  * A gpt2 file names its normalizer and its splits by one word, tokenizer.ggml.pre. Sources: llama.cpp, src/llama-vocab.cpp, for the
  * words and what goes by the same rules; the patterns are those of the models' own tokenizer.json. Not told by the file and not kept:
  * white space that added tokens take with them (lstrip, rstrip). */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -228,7 +229,9 @@ static spec_status put_token(const token_list *l, const bpe_tokens *to, const ch
     const int type = type_of(l, id);
     const bool is_added = type == SPM_CONTROL || type == SPM_UNKNOWN || type == SPM_USER_DEFINED;
     if (type == SPM_UNUSED) return SPEC_OK; /* rows of the table that no token has */
+    errno = 0;
     json_t *text = n && !memchr(s, 0, n) ? json_stringn(s, n) : NULL;
+    if (!text && errno == ENOMEM) return no_memory(l);
     if (!text || type == 0 || json_object_getn(to->vocab, s, n) || json_object_getn(to->apart, s, n)) {
         json_decref(text);
         return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.tokens: token %llu is empty, not UTF-8, there twice, or of a type that is not "
@@ -319,8 +322,8 @@ static spec_status bpe_root(const token_list *l, json_t *root, const pre_row *pr
     good = json_object_set_new(root, "added_tokens", added) == 0 && good; /* it is taken over in either case */
     if (!good) return no_memory(l);
     SPEC_TRY(put_pieces(l, &(bpe_tokens){ json_object_get(model, "vocab"), added, NULL }, merges, pre->whole_first));
-    json_t *list = speci_gguf_json(merges);
-    if (!list) return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.merges is not UTF-8, or there is no memory for it", l->g->file);
+    json_t *list;
+    SPEC_TRY(speci_gguf_take(&list, l->g, "tokenizer.ggml.merges", merges));
     good = json_object_set_new(model, "merges", list) == 0;
     if (pre->nfc) good = json_object_set_new(root, "normalizer", json_pack("{s:s}", "type", "NFC")) == 0 && good;
     good = json_object_set_new(root, "pre_tokenizer", pre_tokenizer(pre, prefix_space)) == 0 && good;
