@@ -342,7 +342,8 @@ static void paths(void **state)
 }
 
 /* Whatever of its files is a link to nothing, a directory, not what a text should begin with, or a pipe in place of a file that is read
- * in parts (nobody waits for its writer): the model is refused by that name, also where it could do without the file, whose end tokens would be missed. */
+ * in parts (nobody waits for its writer): the model is refused by that name. So it is where it could do without the file, whose end
+ * tokens would be missed. */
 static void files_that_are_none(void **state)
 {
     (void)state;
