@@ -583,7 +583,7 @@ static double long_draft_ms(const void *arg, int32_t source, double n_seq)
 }
 
 /* An arm that cannot pay if all of it is accepted is never tried. So of 17 rounds one waits for a choice, and not much fewer: a text may
- * begin to repeat itself. */
+ * begin to repeat itself. With another load that begins anew. */
 static void check_hopeless(void **state)
 {
     (void)state;
@@ -593,10 +593,10 @@ static void check_hopeless(void **state)
     speci_levels levels = { 0 };
     speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels,
                        .costs = { .target = load_target_ms, .draft = long_draft_ms, .arg = &l, .measured = true } };
+    const speci_asks none = { 0 };
     int32_t n_choice = 0;
     OK(speci_choice_open(&c, SPEC_ADAPT_COST));
     for (int32_t i = 0; i < 5000; i++) {
-        const speci_asks none = { 0 };
         n_choice += c.next_n_seq == 0;
         const speci_outcome o = { .n_seq = 64, .n_emitted = 64, .n_row = 64, .ms = arm_ms(&l, 0, 64), .asks = &none };
         assert_true(load_target_ms(&l, 64, 5 * 64) + long_draft_ms(&l, 0, 64) > (1 + N_DRAFT) * arm_ms(&l, 0, 64));
@@ -604,6 +604,13 @@ static void check_hopeless(void **state)
         speci_choice_update(&c, 0, &o);
     }
     assert_in_range(n_choice, 5000 / 17, 5000 / 17 + 4);
+    for (int32_t i = 0, n = 0; i < 5; i++, n += c.next_n_seq == 0) { /* 4 rounds more behind the first choice */
+        const speci_outcome o = { .n_seq = 16, .n_emitted = 16, .n_row = 16, .ms = arm_ms(&l, 0, 16), .asks = &none };
+        assert_int_equal(speci_choice_arm(&c, 16), 0);
+        assert_int_equal(n, 0);
+        speci_choice_update(&c, 0, &o);
+    }
+    assert_int_equal(c.next_n_seq, 0);
 }
 
 /* ---------------------------------------------------------- what is known before the choice --- */

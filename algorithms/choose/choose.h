@@ -97,6 +97,7 @@ typedef struct speci_choice {
     double reserve;             /* plain rounds that drafting may lose now against plain decoding */
     int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */
     int32_t n_plain, n_plain_last; /* plain rounds for which that holds: still; when it was chosen */
+    int32_t plain_load;            /* the load that they are of */
     spec_bandit bandit[SPECI_LOADS]; /* by load */
 } speci_choice;
 

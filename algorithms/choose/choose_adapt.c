@@ -24,7 +24,7 @@ static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 static const double DISTURBED = 2;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
  * of several sequences for which it holds that nothing else is better: one sequence runs ahead, and the device does not wait. Each time
- * that it still holds they are twice as many, up to the most. */
+ * that it still holds at this load they are twice as many, up to the most. */
 enum { BANDIT_WINDOW = 256, FEW = 3, PLAIN_ROUNDS = 4, MOST_PLAIN_ROUNDS = 16 };
 /* Rounds of an arm at a load in which its passes are new: a device that captures passes does so when it meets one again. */
 enum { FIRST = 2 };
@@ -283,6 +283,8 @@ int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
     if (c->mode == SPEC_ADAPT_OFF) return c->n_arm > 1;
     if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[speci_choice_load(n_seq)]);
     if (c->next_n_seq == n_seq) return c->next;
+    const int32_t load = speci_choice_load(n_seq);
+    if (load != c->plain_load) c->plain_load = load, c->n_plain_last = 0;
     c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
     c->n_plain = n_seq > 1 && c->next == 0 && c->best == 0 ? plain_rounds(c->n_plain_last) : 0;
     c->n_plain_last = c->n_plain;
