@@ -18,22 +18,35 @@ void cli_errors_as(cli_json_form form)
     error_form = form;
 }
 
-json_t *cli_json_text(const char *text)
+/* The text [*n], where each byte that is not UTF-8 is U+FFFD; NULL: no memory. */
+static char *as_utf8(size_t *n, const char *text)
 {
-    static const char other[] = "\xef\xbf\xbd"; /* U+FFFD */
-    json_t *whole = text != NULL ? json_string(text) : json_null();
-    size_t left = whole == NULL ? strlen(text) : 0, n = 0;
-    char *copy = whole == NULL ? malloc(left * (sizeof other - 1)) : NULL;
+    static const char other[] = "\xef\xbf\xbd";
+    enum { OTHER = sizeof other - 1 };
+    size_t left = strlen(text);
+    char *copy = malloc(left * OTHER);
+    *n = 0;
     for (size_t size; copy != NULL && left > 0; left -= size, text += size) {
         uint32_t c;
         size = cli_character(text, left, &c);
-        const size_t put = size > 0 ? size : sizeof other - 1;
-        memcpy(copy + n, size > 0 ? text : other, put);
-        size += size == 0, n += put;
+        const bool known = size > 0;
+        memcpy(copy + *n, known ? text : other, known ? size : OTHER);
+        *n += known ? size : OTHER;
+        if (!known) size = 1;
     }
-    if (whole == NULL) whole = copy != NULL ? json_stringn(copy, n) : json_string("out of memory");
+    return copy;
+}
+
+json_t *cli_json_text(const char *text)
+{
+    if (text == NULL) return json_null();
+    json_t *string = json_string(text);
+    if (string != NULL) return string;
+    size_t n;
+    char *copy = as_utf8(&n, text);
+    string = copy != NULL ? json_stringn(copy, n) : json_string("out of memory");
     free(copy);
-    return whole;
+    return string;
 }
 
 static int tell(int code, const char *message, const char *hint)
