@@ -104,7 +104,7 @@ void speci_draw_one(const spec_draw_args *a, int32_t i)
 /* A tree being expanded, and where its parts are. */
 typedef struct expansion {
     const spec_expand_args *a;
-    int32_t slot, feed_base, first; /* first: number of the first node added */
+    int32_t feed_base, first; /* first: number of the first node added */
     int32_t *n, *frontier;
     spec_grow_node *node;
     spec_step_node *feed;
@@ -149,14 +149,13 @@ static int32_t place_by_value(const expansion *e, int32_t f, int32_t j)
 }
 
 /* Appends candidate j of place f. */
-static int32_t add_child(expansion *e, int32_t f, int32_t j)
+static void add_child(expansion *e, int32_t f, int32_t j)
 {
     const int32_t x = e->frontier[f];
     const spec_candidate *c = e->candidate + (size_t)f * SPEC_MAX_CHILD + (size_t)j;
-    e->node[*e->n] = (spec_grow_node){ .key = spec_stream_child(e->node[x].key, j), .value = value_of(e, f, j),
-                                       .token = c->token, .parent = x, .depth = e->node[x].depth + 1, .rank = j,
-                                       .prob = c->prob, .fed = -1 };
-    return (*e->n)++;
+    e->node[(*e->n)++] = (spec_grow_node){ .key = spec_stream_child(e->node[x].key, j), .value = value_of(e, f, j),
+                                           .token = c->token, .parent = x, .depth = e->node[x].depth + 1, .rank = j,
+                                           .prob = c->prob, .fed = -1 };
 }
 
 static void add_children(expansion *e)
@@ -165,7 +164,7 @@ static void add_children(expansion *e)
     for (int32_t f = 0; f < a->n_place; f++) {
         const int32_t n = n_eligible(e, f);
         for (int32_t j = 0; j < n && *e->n < a->n_max; j++)
-            if (a->n_add <= 0 || place_by_value(e, f, j) < a->n_add) (void)add_child(e, f, j);
+            if (a->n_add <= 0 || place_by_value(e, f, j) < a->n_add) add_child(e, f, j);
     }
 }
 
@@ -208,7 +207,7 @@ static bool is_next(const expansion *e, int32_t x)
 static void make_frontier(expansion *e)
 {
     const spec_expand_args *a = e->a;
-    int32_t was[256], n = 0;
+    int32_t was[SPEC_MAX_FRONTIER], n = 0;
     for (int32_t f = 0; f < a->n_place; f++) was[f] = e->frontier[f];
     if (a->host_next) {
         for (int32_t i = 0; i < a->n_next; i++) place(e, e->frontier, i, node_of_candidate(e, was, a->host_next[i]));
@@ -226,7 +225,7 @@ void speci_expand_one(const spec_expand_args *a, int32_t i)
     const spec_grow *g = a->grow;
     const size_t slot = (size_t)a->host_slot[i];
     if (a->host_root) speci_grow_begin(g, a->host_slot[i], &a->host_root[i]);
-    expansion e = { .a = a, .slot = (int32_t)slot, .feed_base = a->host_feed_base[i], .n = g->n + slot,
+    expansion e = { .a = a, .feed_base = a->host_feed_base[i], .n = g->n + slot,
                     .frontier = g->frontier + slot * (size_t)g->cap_frontier, .node = g->node + slot * (size_t)g->cap,
                     .feed = g->feed + slot * (size_t)g->cap_feed,
                     .candidate = g->candidate + slot * (size_t)g->cap_frontier * SPEC_MAX_CHILD };

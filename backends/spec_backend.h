@@ -50,6 +50,7 @@ extern "C" {
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
+#define SPEC_MAX_FRONTIER 256 /* places of a growing tree's frontier */
 #define SPEC_MAX_SAVED 8   /* states that a scan may have to keep besides the live one: log2 of 256 nodes */
 #define SPEC_CHUNK 16     /* tokens that a chunked scan folds into its state at once */
 #define SPEC_PREFILL_SIZES 8 /* of prefill passes, at most */
@@ -559,8 +560,9 @@ typedef struct spec_gather_args {
     const int32_t *host_src; /* [n_row] */
 } spec_gather_args;
 
-/* distribution[dst[i]] = distribution of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_probs).
- * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. */
+/* probs[dst[i]] = distribution of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_probs).
+ * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. Logits of +infinity share all; NaN
+ * has probability 0, and so has a row without a larger logit than -infinity. */
 typedef struct spec_probs_args {
     const float *logits;
     int32_t ld, n_valid;
@@ -628,7 +630,7 @@ typedef struct spec_grow_node {
 typedef struct spec_grow {
     int32_t n_slot;
     int32_t cap;               /* nodes per tree, root included */
-    int32_t cap_frontier;      /* nodes that one pass feeds per tree */
+    int32_t cap_frontier;      /* nodes that one pass feeds per tree, of which an expansion takes SPEC_MAX_FRONTIER */
     int32_t cap_feed;          /* nodes per drafter's own tree */
     int32_t *n;                /* [n_slot] nodes so far */
     int32_t *frontier;         /* [n_slot][cap_frontier] nodes that the next pass feeds; -1 = a place without a node */
@@ -638,11 +640,11 @@ typedef struct spec_grow {
 } spec_grow;
 
 /* The k first candidates of each of n_row distributions, in order:
- *   TOP       the k likeliest, ties by smallest id
- *   RACE      k draws without replacement: the k largest race values under the row's key (spec_draw.h), ties by smallest id
- *   REPEAT    k draws with replacement: candidate j is the smallest id with cumulated distribution > u_j total, u_j the row's
- *             repeat uniform j
- * Entries of distribution 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
+ *   TOP          the k likeliest, ties by smallest id
+ *   GUMBEL_TOPK  k draws without replacement: the k largest values under the row's key (spec_gumbel_value), ties by smallest id
+ *   REPEAT       k draws with replacement: candidate j is the smallest id with cumulated probability > u_j total, u_j the row's
+ *                repeat uniform j
+ * Entries of probability 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
  * i belongs to frontier place host_place[i] of slot host_slot[i], and candidates go to candidate[slot][place][0..k); its key
  * is host_key[i] (of roots, whose trees have yet to begin), or without those that of the node there (a place without a node
  * gets no candidates). Without `grow`: host_key[i]. host_out, if not NULL, receives them too. With `distributions` these are made
@@ -654,7 +656,7 @@ typedef struct spec_draw_args {
     int32_t n_row, k; /* 1 <= k <= SPEC_MAX_CHILD */
     spec_draw_how how;
     const spec_probs_args *distributions;                 /* or NULL: they stand there; n_row rows, host_dst is host_probs_row */
-    const int32_t *host_probs_row;               /* [n_row] rows of `distribution` */
+    const int32_t *host_probs_row;             /* [n_row] rows of `probs` */
     const spec_grow *grow;                     /* or NULL */
     const int32_t *host_slot, *host_place;     /* [n_row], with grow */
     const uint64_t *host_key;                  /* [n_row]; with grow, or NULL */

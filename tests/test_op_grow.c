@@ -862,7 +862,7 @@ static void test_expand(void **state)
 /* What is not possible is refused, and leaves trees alone. */
 static void each_refused(test_device *d)
 {
-    static const int32_t slot = 0, bad_slot = 2, base = 3, bad_base = 5, row = 0, place = 0;
+    static const int32_t slot = 0, bad_slot = 2, base = 3, bad_base = 5, row = 0, place = 0, bad_places[] = { -1, 4 };
     spec_grow_node root = root_node(1, 0);
     double probs[8] = { 0.5, 0.5 };
     test_buffer b = test_buffer_from(d, probs, 8, F32);
@@ -876,6 +876,11 @@ static void each_refused(test_device *d)
     assert_true(d->ops->draw(q, &draw) == SPEC_E_INVALID);
     draw.k = 2, draw.host_slot = &bad_slot;
     assert_true(d->ops->draw(q, &draw) == SPEC_E_INVALID);
+    draw.host_slot = &slot;
+    for (int32_t i = 0; i < N_ELEMENTS(bad_places); i++) {
+        draw.host_place = &bad_places[i];
+        assert_true(d->ops->draw(q, &draw) == SPEC_E_INVALID);
+    }
     const spec_expand_args good = { .grow = &t.device,
                                     .n = 1,
                                     .host_slot = &slot,
@@ -906,6 +911,30 @@ static void test_refused(void **state)
 {
     (void)state;
     test_each_device(each_refused);
+}
+
+/* Memory for a wider frontier than a backend expands. */
+static void each_too_wide(test_device *d)
+{
+    enum { WIDE = SPEC_MAX_FRONTIER + 1 };
+    static const int32_t slot = 0, base = 0;
+    trees t;
+    trees_open(d, &t, 1, 10, WIDE, WIDE);
+    spec_queue *q = test_row_queue(d, 8);
+    spec_expand_args a = { .grow = &t.device, .n = 1, .host_slot = &slot, .host_feed_base = &base, .n_place = WIDE, .k = 1, .n_max = 10 };
+    assert_true(d->ops->expand(q, &a) == SPEC_E_INVALID);
+    a.n_place = 1, a.n_next = WIDE;
+    assert_true(d->ops->expand(q, &a) == SPEC_E_INVALID);
+    sync_queue(d, q);
+    trees_compare(d, &t, "too wide");
+    d->ops->queue_close(q);
+    trees_close(d, &t);
+}
+
+static void test_too_wide(void **state)
+{
+    (void)state;
+    test_each_device(each_too_wide);
 }
 
 /* --- nodes that a step takes from the device --- */
@@ -974,7 +1003,8 @@ int main(void)
         cmocka_unit_test(test_philox),        cmocka_unit_test(test_exponential), cmocka_unit_test(test_draw),
         cmocka_unit_test(test_draw_placed),   cmocka_unit_test(test_draw_often),  cmocka_unit_test(test_draw_in_trees),
         cmocka_unit_test(test_draw_made),
-        cmocka_unit_test(test_expand),        cmocka_unit_test(test_refused),     cmocka_unit_test(test_feed),
+        cmocka_unit_test(test_expand),        cmocka_unit_test(test_refused),     cmocka_unit_test(test_too_wide),
+        cmocka_unit_test(test_feed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

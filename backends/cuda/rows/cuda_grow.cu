@@ -17,7 +17,7 @@ spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_gro
 
 /* Most expansions are of few candidates, a thread for each: their kernel is short, which for one that runs once a level is
  * what counts. THREADS: of a block. RESULT_BATCH: most trees of a launch that writes them for the host. */
-enum { PLACES = 256, EXPAND_FEW = 256, EXPAND_MANY = 512, RESULT_BATCH = 16 };
+enum { PLACES = SPEC_MAX_FRONTIER, EXPAND_FEW = 256, EXPAND_MANY = 512, RESULT_BATCH = 16 };
 
 /* The rule, as a parameter of the kernel, for the trees of a batch. */
 struct expand_batch {
