@@ -205,6 +205,62 @@ static void test_probs(void **state)
     test_each_device(each_probs);
 }
 
+/* Logits that are not finite, in rows of four and eight of them more. */
+typedef struct odd_row {
+    const char *name;
+    float logits[4], probs[4]; /* the others are `rest`, and have probability 0 */
+    float rest;
+    spec_sampling s;
+} odd_row;
+
+#define INF INFINITY
+static const odd_row odd_rows[] = {
+    { "infinite", { 1, INF, 2, INF }, { 0, .5f, 0, .5f }, 3, { 1.0f, 0, 0.0f, 0.0f, 0 } },
+    { "infinite, top_k", { 1, INF, 2, INF }, { 0, 1, 0, 0 }, 3, { 1.0f, 1, 0.0f, 0.0f, 0 } },
+    { "infinite, top_p", { 1, INF, 2, INF }, { 0, .5f, 0, .5f }, 3, { 1.0f, 0, 0.9f, 0.0f, 0 } },
+    { "infinite, small top_p", { 1, INF, 2, INF }, { 0, 1, 0, 0 }, -INF, { 0.5f, 0, 0.2f, 0.0f, 0 } },
+    { "infinite, top_k and top_p", { NAN, INF, 2, INF }, { 0, .5f, 0, .5f }, 3, { 1.0f, 5, 0.9f, 0.0f, 0 } },
+    { "infinite, min_p", { 1, INF, 2, INF }, { 0, .5f, 0, .5f }, NAN, { 1.0f, 0, 0.0f, 0.1f, 0 } },
+    { "one number", { -INF, 7, NAN, -INF }, { 0, 1, 0, 0 }, -INF, { 1.0f, 0, 0.0f, 0.0f, 0 } },
+    { "one number, top_p", { -INF, 7, NAN, -INF }, { 0, 1, 0, 0 }, -INF, { 1.0f, 0, 0.9f, 0.0f, 0 } },
+    { "one number, all", { -INF, 7, NAN, -INF }, { 0, 1, 0, 0 }, NAN, { 1.0f, 6, 0.9f, 0.1f, 0 } },
+    { "nothing", { -INF, NAN, -INF, -INF }, { 0 }, -INF, { 1.0f, 0, 0.0f, 0.0f, 0 } },
+    { "nothing, min_p", { -INF, NAN, -INF, -INF }, { 0 }, -INF, { 1.0f, 0, 0.0f, 0.1f, 0 } },
+    { "no number", { NAN, NAN, NAN, NAN }, { 0 }, NAN, { 1.0f, 0, 0.0f, 0.0f, 0 } },
+    { "no number, all", { NAN, NAN, NAN, NAN }, { 0 }, NAN, { 1.0f, 6, 0.9f, 0.1f, 0 } },
+};
+
+static void run_odd(const test_device *d, const odd_row *c)
+{
+    enum { N = 12 };
+    const int32_t row = 0;
+    double v[N], want[N] = { 0 };
+    for (int32_t i = 0; i < N; i++) v[i] = (double)(i < 4 ? c->logits[i] : c->rest);
+    for (int32_t i = 0; i < 4; i++) want[i] = (double)c->probs[i];
+    test_buffer logits = test_buffer_from(d, v, N, F32), probs = test_buffer_new(d, N, F32);
+    spec_queue *q = test_row_queue(d, N);
+    const spec_probs_args a = { logits.data, N, N, probs.data, N, N, 1, &row, &row, &c->s };
+    test_ok(d->ops->probs(q, &a), "distribution");
+    test_ok(d->ops->sync(q), "sync");
+    double *got = test_read(&probs);
+    test_compare(d, c->name, "distribution", got, want, 1, N, 1e-7);
+    free(got);
+    d->ops->queue_close(q);
+    test_buffer_free(&probs);
+    test_buffer_free(&logits);
+}
+
+static void each_odd(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(odd_rows); i++) run_odd(d, &odd_rows[i]);
+}
+
+static void test_odd_probs(void **state)
+{
+    (void)state;
+    test_each_device(each_odd);
+}
+
 /* Rows of a real vocabulary's length, in one call and alone: the set that is kept is the shortest prefix of the
  * sorted row, to within 1e-7 of the mass, and a row's bits do not depend on the others. */
 /* A call of BIG_CALL rows, each several times: a device may do it another way than one of a single row. */
@@ -649,6 +705,7 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_argmax),
                                         cmocka_unit_test(test_gather),
                                         cmocka_unit_test(test_probs),
+                                        cmocka_unit_test(test_odd_probs),
                                         cmocka_unit_test(test_big_probs),
                                         cmocka_unit_test(test_accept),
                                         cmocka_unit_test(test_accept_nothing_left),

@@ -124,6 +124,7 @@ typedef struct probs_job {
 static float top_p_floor(const spec_sampling *s, float m, double total, int32_t n)
 {
     double least = 0.5 * (1.0 - (double)s->top_p) * total / (double)n;
+    if (m == INFINITY) return m; /* all that is finite has no mass */
     return least > 1e-30 ? (float)((double)m + (double)s->temperature * log(least) - 1e-3 * fabs((double)m)) : -INFINITY;
 }
 
@@ -182,6 +183,7 @@ static void probs_row(void *arg, int32_t i)
     double total = loops->exps(t.a, v, m, s->temperature, (size_t)n);
     total = truncate(t.a, v, n, m, total, s, &t);
     total = drop_min_p(t.a, n, s->min_p, total);
+    if (m == -INFINITY) total = 0.0;
     for (int32_t j = 0; j < n; j++) probs[j] = total > 0.0 ? (float)((double)t.a[j] / total) : 0.0f;
     memset(probs + n, 0, (size_t)(a->n_probs - n) * sizeof *probs);
     speci_cpu_scratch_give(job->q, t.slot);
