@@ -20,12 +20,12 @@ static spec_status copy_all(copy_list *list)
     return n > 0 ? list->ops->copy(list->q, list->range, n) : SPEC_OK;
 }
 
-/* The entry of a head in a slot of one of the caches: bytes from the cache's start. */
-static size_t kv_entry(const spec_kv *kv, const int32_t *page, int32_t slot, int32_t head)
+/* The vector [head_dim] of a head in a slot of one of the caches: its bytes, and where it is, bytes from the cache's start. */
+static size_t kv_bytes(const spec_kv *kv) { return (size_t)kv->head_dim * (kv->dtype == SPEC_DTYPE_F32 ? 4 : 2); }
+static size_t kv_offset(const spec_kv *kv, const int32_t *page, int32_t slot, int32_t head)
 {
-    const size_t row = (size_t)kv->head_dim * (kv->dtype == SPEC_DTYPE_F32 ? 4 : 2);
     const size_t block = (size_t)page[slot / SPEC_PAGE] * (size_t)kv->n_kv_head + (size_t)head;
-    return (block * SPEC_PAGE + (size_t)(slot % SPEC_PAGE)) * row;
+    return (block * SPEC_PAGE + (size_t)(slot % SPEC_PAGE)) * kv_bytes(kv);
 }
 
 /* All layers' K and V of a slot. None of these ranges meets another. */
@@ -36,9 +36,8 @@ static spec_status move_slot(copy_list *list, const spec_kv_commit_args *a, cons
         char *const cache[] = { kv->k, kv->v };
         for (int32_t i = 0; i < 2 * kv->n_kv_head; i++) {
             char *base = cache[i % 2];
-            list->range[list->n++] = (spec_range_copy){ base + kv_entry(kv, page, to, i / 2),
-                                                        base + kv_entry(kv, page, from, i / 2),
-                                                        (size_t)kv->head_dim * (kv->dtype == SPEC_DTYPE_F32 ? 4 : 2) };
+            list->range[list->n++] = (spec_range_copy){ base + kv_offset(kv, page, to, i / 2),
+                                                        base + kv_offset(kv, page, from, i / 2), kv_bytes(kv) };
             if (list->n == COPIES) SPEC_TRY(copy_all(list));
         }
     }
@@ -102,9 +101,8 @@ spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, con
 
 spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step)
 {
-    const unsigned kind = (unsigned)op->kind;
-    if (kind < SPEC_OP_N && ops->op[kind].run) return ops->op[kind].run(q, op);
-    if (kind < SPEC_OP_N && speci_op_kinds[kind].fallback) return speci_op_kinds[kind].fallback(ops, q, op, step);
+    if (is_known(op) && ops->op[op->kind].run) return ops->op[op->kind].run(q, op);
+    if (is_known(op) && speci_op_kinds[op->kind].fallback) return speci_op_kinds[op->kind].fallback(ops, q, op, step);
     return speci_fail(SPEC_E_UNSUPPORTED, "a plan holds an operation of unknown kind %d", (int)op->kind);
 }
 
@@ -114,7 +112,7 @@ spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_
 static bool is_own(const spec_backend_ops *ops, const spec_plan *plan)
 {
     for (int32_t i = 0; i < plan->n_op; i++)
-        if ((int)plan->ops[i].kind < 0 || plan->ops[i].kind >= SPEC_OP_N || !ops->op[plan->ops[i].kind].run) return false;
+        if (!is_known(&plan->ops[i]) || !ops->op[plan->ops[i].kind].run) return false;
     return true;
 }
 

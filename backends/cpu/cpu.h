@@ -429,6 +429,21 @@ static inline int32_t cpu_max(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
+/* Of two float types a value is converted to or from float32, or kept. */
+static inline bool cpu_converts(spec_dtype to, spec_dtype from)
+{
+    return cpu_is_float(to) && cpu_is_float(from) && (to == from || to == SPEC_DTYPE_F32 || from == SPEC_DTYPE_F32);
+}
+
+/* y = x, n values; y may be x itself */
+static inline void cpu_convert(const cpu_loops *loops, void *y, spec_dtype to, const void *x, spec_dtype from, size_t n)
+{
+    if (x == y) return;
+    if (to == from) memcpy(y, x, n * cpu_dtype_size(from));
+    else if (from == SPEC_DTYPE_F32) loops->store(y, to, x, n);
+    else loops->load(y, x, from, n);
+}
+
 /* ceil(a / b) */
 static inline int32_t cpu_parts(int32_t a, int32_t b)
 {

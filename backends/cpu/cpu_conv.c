@@ -122,7 +122,7 @@ static void round_input(const conv_part *t, void *dst, int32_t row)
 
 /* Applies the accepted path: its outputs for the scan, and the window from half parity ^ 1 to half parity.
  * The sequence is (old window, u[path[0]], u[path[1]], ...): entry e of it, counted from the window's oldest. */
-static void absorb_path(conv_part *t)
+static void apply_path(conv_part *t)
 {
     const spec_conv_args *a = t->job->a;
     const spec_step_seq *s = t->s;
@@ -176,7 +176,7 @@ static void decode(conv_part *t)
 {
     const spec_conv_args *a = t->job->a;
     const spec_step_seq *s = t->s;
-    if (s->n_fed == 0) absorb_path(t);
+    if (s->n_fed == 0) apply_path(t);
     for (int32_t i = 0; i < s->n_fed && a->replay_y; i++) convolve_node(t, replay_at(t, s->n_replay + i), i, -1);
     for (int32_t i = 0; i < s->n_row; i++) {
         const int32_t row = s->first_row + i;
@@ -186,22 +186,22 @@ static void decode(conv_part *t)
     advance(t);
 }
 
-/* A chain that is applied at once: the last width inputs go round in a ring. */
+/* A chain that is applied at once; of its inputs the last `width` are kept. */
 static void prefill(conv_part *t)
 {
     const spec_conv_args *a = t->job->a;
     const spec_step_seq *s = t->s;
     int32_t keep = a->width - 1;
-    float ring[TAPS][CHANNELS]; /* entry e of (window, inputs) in ring[e % width] */
+    float kept[TAPS][CHANNELS]; /* entry e of (window, inputs) in kept[e % width] */
     const void *taps[TAPS];
     size_t bytes = t->n * cpu_dtype_size(a->dtype);
-    for (int32_t e = 0; e < keep; e++) memcpy(ring[e], window_at(t, s->parity ^ 1, e), bytes);
+    for (int32_t e = 0; e < keep; e++) memcpy(kept[e], window_at(t, s->parity ^ 1, e), bytes);
     for (int32_t i = 0; i < s->n_row; i++) {
-        round_input(t, ring[(i + keep) % a->width], s->first_row + i);
-        for (int32_t k = 0; k < a->width; k++) taps[k] = ring[(i + k) % a->width];
+        round_input(t, kept[(i + keep) % a->width], s->first_row + i);
+        for (int32_t k = 0; k < a->width; k++) taps[k] = kept[(i + k) % a->width];
         convolve(t, cpu_at(&a->y, s->first_row + i, t->c0), taps, s->first_row + i);
     }
-    for (int32_t k = 0; k < keep; k++) memcpy(window_at(t, s->parity, k), ring[(s->n_row + k) % a->width], bytes);
+    for (int32_t k = 0; k < keep; k++) memcpy(window_at(t, s->parity, k), kept[(s->n_row + k) % a->width], bytes);
 }
 
 static void conv_task(void *arg, int32_t i)

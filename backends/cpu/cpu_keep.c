@@ -8,7 +8,7 @@ spec_status speci_cpu_check_keep(spec_device *dev, const spec_op *op)
     const spec_dtype x = a->x.dtype, y = a->y.dtype;
     if (a->dim < 1 || a->x.ld < a->dim || a->y.ld < a->dim)
         return h->fail(SPEC_E_INVALID, "keep: %d columns of rows %d and %d apart", a->dim, a->x.ld, a->y.ld);
-    if (!cpu_is_float(x) || !cpu_is_float(y) || (x != y && x != SPEC_DTYPE_F32 && y != SPEC_DTYPE_F32))
+    if (!cpu_converts(y, x))
         return h->fail(SPEC_E_UNSUPPORTED, "keep: x is %s, y %s", speci_dtype_name(x), speci_dtype_name(y));
     return SPEC_OK;
 }
@@ -22,13 +22,7 @@ static void keep_row(void *arg, int32_t row)
 {
     const keep_job *job = arg;
     const spec_keep_args *a = job->a;
-    const cpu_loops *loops = job->q->dev->loops;
-    const void *x = cpu_at(&a->x, row, 0);
-    void *y = cpu_at(&a->y, row, 0);
-    const size_t n = (size_t)a->dim;
-    if (a->x.dtype == a->y.dtype) memcpy(y, x, n * cpu_dtype_size(a->x.dtype));
-    else if (a->x.dtype == SPEC_DTYPE_F32) loops->store(y, a->y.dtype, x, n);
-    else loops->load(y, x, a->x.dtype, n);
+    cpu_convert(job->q->dev->loops, cpu_at(&a->y, row, 0), a->y.dtype, cpu_at(&a->x, row, 0), a->x.dtype, (size_t)a->dim);
 }
 
 spec_status speci_cpu_keep(spec_queue *q, const spec_op *op)

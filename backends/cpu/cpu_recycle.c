@@ -8,7 +8,7 @@ spec_status speci_cpu_check_recycle(spec_device *dev, const spec_op *op)
     if (a->dim < 1 || a->n_node < 1 || a->x.ld < a->dim || (!a->store && a->y.ld < a->dim))
         return h->fail(SPEC_E_INVALID, "recycle: %d columns of rows %d and %d apart, %d nodes", a->dim, a->x.ld, a->y.ld, a->n_node);
     const spec_dtype x = a->x.dtype, y = a->store ? SPEC_DTYPE_F32 : a->y.dtype;
-    if (!cpu_is_float(x) || !cpu_is_float(y) || (x != y && x != SPEC_DTYPE_F32 && y != SPEC_DTYPE_F32))
+    if (!cpu_converts(y, x))
         return h->fail(SPEC_E_UNSUPPORTED, "recycle: x is %s, y %s", speci_dtype_name(x), speci_dtype_name(y));
     return SPEC_OK;
 }
@@ -17,14 +17,6 @@ typedef struct recycle_job {
     const spec_queue *q;
     const spec_recycle_args *a;
 } recycle_job;
-
-static void move(const cpu_loops *loops, void *y, spec_dtype to, const void *x, spec_dtype from, size_t n)
-{
-    if (x == y) return;
-    if (from == to) memcpy(y, x, n * cpu_dtype_size(from));
-    else if (from == SPEC_DTYPE_F32) loops->store(y, to, x, n);
-    else loops->load(y, x, from, n);
-}
 
 static void recycle_row(void *arg, int32_t row)
 {
@@ -37,11 +29,11 @@ static void recycle_row(void *arg, int32_t row)
     float *cache = a->cache + (size_t)s->slot * (size_t)a->n_node * n;
     const void *x = cpu_at(&a->x, row, 0);
     if (a->store)
-        move(loops, cache + (size_t)(s->n_fed + row - s->first_row) * n, SPEC_DTYPE_F32, x, a->x.dtype, n);
+        cpu_convert(loops, cache + (size_t)(s->n_fed + row - s->first_row) * n, SPEC_DTYPE_F32, x, a->x.dtype, n);
     else if (s->n_fed == 0)
-        move(loops, cpu_at(&a->y, row, 0), a->y.dtype, x, a->x.dtype, n);
+        cpu_convert(loops, cpu_at(&a->y, row, 0), a->y.dtype, x, a->x.dtype, n);
     else
-        move(loops, cpu_at(&a->y, row, 0), a->y.dtype, cache + (size_t)spec_step_row_node(b, s, row)->parent * n, SPEC_DTYPE_F32, n);
+        cpu_convert(loops, cpu_at(&a->y, row, 0), a->y.dtype, cache + (size_t)spec_step_row_node(b, s, row)->parent * n, SPEC_DTYPE_F32, n);
 }
 
 spec_status speci_cpu_recycle(spec_queue *q, const spec_op *op)
