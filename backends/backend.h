@@ -68,6 +68,6 @@ spec_status speci_expand_fed(const spec_backend_ops *ops, spec_queue *q, const s
 /* The scan's order over the n_row new nodes of a tree (backend_traversal.c): nodes [n_fed + n_row], of which those from
  * n_given on are not known to the host. */
 void speci_traversal_schedule(const spec_step_node *nodes, int32_t n_fed, int32_t n_given, int32_t n_row,
-                       spec_traversal_node *visits);
+                               spec_traversal_node *schedule);
 
 #endif

@@ -1,6 +1,7 @@
 /* backend_ops.c - the kinds of operations: their names, and what stands in where a backend's table has no row for one. And plans of
  * operations: prepared by the backend, or run one by one. */
 #include "backends/backend.h"
+#include "core/core_dtype.h"
 
 /* --- kv_commit by copies on the device --- */
 
@@ -21,7 +22,7 @@ static spec_status copy_all(copy_list *list)
 }
 
 /* The vector [head_dim] of a head in a slot of one of the caches: its bytes, and where it is, bytes from the cache's start. */
-static size_t kv_bytes(const spec_kv *kv) { return (size_t)kv->head_dim * (kv->dtype == SPEC_DTYPE_F32 ? 4 : 2); }
+static size_t kv_bytes(const spec_kv *kv) { return (size_t)kv->head_dim * speci_dtype_bytes(kv->dtype); }
 static size_t kv_offset(const spec_kv *kv, const int32_t *page, int32_t slot, int32_t head)
 {
     const size_t block = (size_t)page[slot / SPEC_PAGE] * (size_t)kv->n_kv_head + (size_t)head;

@@ -6,6 +6,7 @@
 
 #include "backends/backend.h"
 #include "backends/backend_probe.h"
+#include "core/core_dtype.h"
 
 enum { N_IN = 200, N_OUT = 72, ROWS = 8 };
 
@@ -41,11 +42,6 @@ static void fill(void *out, spec_dtype dtype, size_t n, uint32_t seed)
     }
 }
 
-static size_t type_size(spec_dtype dtype)
-{
-    return dtype == SPEC_DTYPE_F32 ? 4 : 2;
-}
-
 /* A decode step of n rows, for operations that look at n_row_run only. */
 static spec_step_block rows_only(int32_t n)
 {
@@ -62,7 +58,7 @@ static spec_step_block rows_only(int32_t n)
 static spec_status product(probe *p, float *y, const void *x, int32_t n)
 {
     spec_step_block block = rows_only(n);
-    SPEC_TRY(p->ops->upload(p->q, p->x, x, (size_t)n * N_IN * type_size(p->dtype)));
+    SPEC_TRY(p->ops->upload(p->q, p->x, x, (size_t)n * N_IN * speci_dtype_bytes(p->dtype)));
     SPEC_TRY(p->ops->step_bind(p->q, &block));
     SPEC_TRY(speci_op_run(p->ops, p->q, &p->product, &block));
     SPEC_TRY(p->ops->download(p->q, y, p->y, (size_t)n * N_OUT * sizeof(float)));
@@ -73,7 +69,7 @@ static spec_status product(probe *p, float *y, const void *x, int32_t n)
 static spec_status compare(probe *p, const void *first, const float *alone, int32_t n, int32_t slot)
 {
     float x[ROWS * N_IN], y[ROWS * N_OUT];
-    size_t row = N_IN * type_size(p->dtype);
+    size_t row = N_IN * speci_dtype_bytes(p->dtype);
     fill(x, p->dtype, (size_t)n * N_IN, 7777u * (uint32_t)n);
     memcpy((char *)x + (size_t)slot * row, first, row);
     SPEC_TRY(product(p, y, x, n));
@@ -98,7 +94,7 @@ static spec_status setup(probe *p, const void *matrix)
     spec_weight_part part = { matrix, N_OUT };
     spec_weight_desc desc = { N_OUT, N_IN, p->dtype, p->dtype, 0, 0, &part, 1 };
     SPEC_TRY(p->ops->weight_open(p->dev, &p->w, &desc));
-    p->x_bytes = ROWS * N_IN * type_size(p->dtype);
+    p->x_bytes = ROWS * N_IN * speci_dtype_bytes(p->dtype);
     p->y_bytes = ROWS * N_OUT * sizeof(float);
     SPEC_TRY(p->ops->alloc(p->dev, &p->x, p->x_bytes));
     SPEC_TRY(p->ops->alloc(p->dev, &p->y, p->y_bytes));

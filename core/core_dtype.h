@@ -1,4 +1,4 @@
-/* core_dtype.h - types by name: spec_dtype_name for those who cannot call the library, as backends. */
+/* core_dtype.h - types by name, and their sizes: for the library, and for backends, which cannot call it. */
 #ifndef SPEC_CORE_DTYPE_H
 #define SPEC_CORE_DTYPE_H
 
@@ -23,5 +23,8 @@ static inline const char *speci_dtype_name(spec_dtype dtype)
     }
     return "unknown type";
 }
+
+/* Bytes of a value, of types that are no blocks. */
+static inline size_t speci_dtype_bytes(spec_dtype dtype) { return dtype == SPEC_DTYPE_F32 || dtype == SPEC_DTYPE_I32 ? 4 : 2; }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/core_dtype.h"
 #include "core/core_half.h"
 
 /* Rows that lie side by side are fetched at once. */
@@ -11,7 +12,7 @@ spec_status speci_hidden_download(const speci_draft_site *site, float *to, const
 {
     const spec_view *v = &h->taps[tap];
     const int32_t dim = site->target->dim;
-    const size_t size = v->dtype == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t), bytes = (size_t)dim * size;
+    const size_t size = speci_dtype_bytes(v->dtype), bytes = (size_t)dim * size;
     for (int32_t i = 0, run; i < n; i += run) {
         const int32_t row = speci_hidden_row(h, first + i);
         for (run = 1; i + run < n && v->ld == dim && speci_hidden_row(h, first + i + run) == row + run;) run++;

@@ -1,5 +1,6 @@
 /* draft_told.c - hidden rows of the target that a head was told: rings of them, and the copies from and to where they are read. */
 #include "algorithms/draft/draft_model.h"
+#include "core/core_dtype.h"
 
 /* --- memory --- */
 
@@ -25,7 +26,7 @@ spec_status speci_draft_told_open(model_draft *m)
     speci_head_taps(m->model, site->target, t->taps);
     for (int32_t k = 0; k < t->n_tap; k++) {
         const spec_dtype type = t->taps[k].where == SPEC_TAP_NORM ? site->target->dtype : SPEC_DTYPE_F32;
-        t->row_bytes[k] = (size_t)t->dim * (type == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+        t->row_bytes[k] = (size_t)t->dim * speci_dtype_bytes(type);
         t->bytes += ring_bytes(m, k);
     }
     m->d->taps = t->taps, m->d->n_tap = t->n_tap;
@@ -77,7 +78,7 @@ spec_status speci_draft_told_add(model_draft *m, char *to, const char *from, siz
 
 char *speci_draft_view_row(const spec_view *v, int32_t row)
 {
-    return (char *)v->data + (size_t)row * (size_t)v->ld * (v->dtype == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    return (char *)v->data + (size_t)row * (size_t)v->ld * speci_dtype_bytes(v->dtype);
 }
 
 /* Nodes of first passes alone: those of later ones have rows of the head's own. */

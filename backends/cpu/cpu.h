@@ -397,11 +397,6 @@ extern const spec_backend_ops speci_cpu_ops; /* the table */
 
 /* ----------------------------------------------------------------------------------------- small --- */
 
-static inline size_t cpu_dtype_size(spec_dtype t)
-{
-    return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_I32 ? 4u : 2u;
-}
-
 static inline bool cpu_is_float(spec_dtype t)
 {
     return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16;
@@ -410,13 +405,13 @@ static inline bool cpu_is_float(spec_dtype t)
 /* Element (row, col) of a view. */
 static inline void *cpu_at(const spec_view *v, int32_t row, int32_t col)
 {
-    return (char *)v->data + ((size_t)row * (size_t)v->ld + (size_t)col) * cpu_dtype_size(v->dtype);
+    return (char *)v->data + ((size_t)row * (size_t)v->ld + (size_t)col) * speci_dtype_bytes(v->dtype);
 }
 
 /* Element i of an array of type t. */
 static inline void *cpu_item(const void *base, spec_dtype t, size_t i)
 {
-    return (char *)(uintptr_t)base + i * cpu_dtype_size(t);
+    return (char *)(uintptr_t)base + i * speci_dtype_bytes(t);
 }
 
 static inline int32_t cpu_min(int32_t a, int32_t b)
@@ -439,7 +434,7 @@ static inline bool cpu_converts(spec_dtype to, spec_dtype from)
 static inline void cpu_convert(const cpu_loops *loops, void *y, spec_dtype to, const void *x, spec_dtype from, size_t n)
 {
     if (x == y) return;
-    if (to == from) memcpy(y, x, n * cpu_dtype_size(from));
+    if (to == from) memcpy(y, x, n * speci_dtype_bytes(from));
     else if (from == SPEC_DTYPE_F32) loops->store(y, to, x, n);
     else loops->load(y, x, from, n);
 }

@@ -63,7 +63,7 @@ static void find_row(const spec_step_block *b, const spec_step_seq *s, int32_t r
 static void fetch(const attention_job *job, kv_block *block, int32_t at, int32_t n, const int32_t *pages, int32_t slot, int32_t kv_head)
 {
     const spec_kv *kv = &job->a->kv;
-    const size_t d = (size_t)kv->head_dim, bytes = d * cpu_dtype_size(job->dtype);
+    const size_t d = (size_t)kv->head_dim, bytes = d * speci_dtype_bytes(job->dtype);
     const uint8_t *k = cpu_kv_at(kv, kv->k, pages, slot, kv_head), *v = cpu_kv_at(kv, kv->v, pages, slot, kv_head);
     if (kv->dtype != job->dtype) {
         float *k_copy = block->k_copy + (size_t)at * d, *v_copy = block->v_copy + (size_t)at * d;

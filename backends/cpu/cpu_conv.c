@@ -139,7 +139,7 @@ static void apply_path(conv_part *t)
     for (int32_t k = 0; k < keep; k++) {
         int32_t e = s->n_replay + k;
         const void *from = e < keep ? window_at(t, old, e) : cache_at(t, old, path[e - keep]);
-        memcpy(window_at(t, s->parity, k), from, t->n * cpu_dtype_size(a->dtype));
+        memcpy(window_at(t, s->parity, k), from, t->n * speci_dtype_bytes(a->dtype));
     }
 }
 
@@ -168,7 +168,7 @@ static void advance(conv_part *t)
     const int32_t n = t->s->n_advance, half = t->s->parity, keep = a->width - 1;
     for (int32_t k = 0; k < keep && n > 0; k++) {
         const void *from = n + k < keep ? window_at(t, half, n + k) : cache_at(t, half, n + k - keep);
-        memcpy(window_at(t, half, k), from, t->n * cpu_dtype_size(a->dtype));
+        memcpy(window_at(t, half, k), from, t->n * speci_dtype_bytes(a->dtype));
     }
 }
 
@@ -194,7 +194,7 @@ static void prefill(conv_part *t)
     int32_t keep = a->width - 1;
     float kept[TAPS][CHANNELS]; /* entry e of (window, inputs) in kept[e % width] */
     const void *taps[TAPS];
-    size_t bytes = t->n * cpu_dtype_size(a->dtype);
+    size_t bytes = t->n * speci_dtype_bytes(a->dtype);
     for (int32_t e = 0; e < keep; e++) memcpy(kept[e], window_at(t, s->parity ^ 1, e), bytes);
     for (int32_t i = 0; i < s->n_row; i++) {
         round_input(t, kept[(i + keep) % a->width], s->first_row + i);

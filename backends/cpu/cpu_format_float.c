@@ -31,7 +31,7 @@ static inline size_t panel_index(const spec_weight *w, size_t k, size_t lane)
 /* Inputs [k0, k1) of one lane. */
 static void pack_lane(const spec_weight *w, uint8_t *panel, size_t lane, const uint8_t *src, spec_dtype type, size_t k0, size_t k1)
 {
-    const size_t from = cpu_dtype_size(type), to = cpu_dtype_size(w->format->dtype);
+    const size_t from = speci_dtype_bytes(type), to = speci_dtype_bytes(w->format->dtype);
     const bool same = type == w->format->dtype;
     for (size_t k = k0; k < k1 && k < (size_t)w->n_in; k++) {
         uint8_t *dst = panel + panel_index(w, k, lane) * to;
@@ -52,14 +52,14 @@ static void row(const spec_weight *w, const uint8_t *panel, size_t lane, float *
 {
     const spec_dtype type = w->format->dtype;
     for (size_t k = 0; k < (size_t)w->n_in; k++)
-        out[k] = source_value(panel + panel_index(w, k, lane) * cpu_dtype_size(type), type);
+        out[k] = source_value(panel + panel_index(w, k, lane) * speci_dtype_bytes(type), type);
 }
 
 static void unpack(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
                    size_t ld)
 {
     const spec_dtype type = w->format->dtype;
-    const size_t size = cpu_dtype_size(type);
+    const size_t size = speci_dtype_bytes(type);
     float pair[2 * CPU_PANEL];
     for (int32_t i = 0; i < n_k; i++) {
         float *dst = out + (size_t)i * ld;

@@ -11,7 +11,7 @@ static inline void *cpu_kv_at(const spec_kv *kv, void *base, const int32_t *page
 {
     size_t page = (size_t)pages[slot / SPEC_PAGE], in_page = (size_t)(slot % SPEC_PAGE);
     size_t item = ((page * (size_t)kv->n_kv_head + (size_t)head) * SPEC_PAGE + in_page) * (size_t)kv->head_dim;
-    return (char *)base + item * cpu_dtype_size(kv->dtype);
+    return (char *)base + item * speci_dtype_bytes(kv->dtype);
 }
 
 #endif

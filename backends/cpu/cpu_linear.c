@@ -201,9 +201,9 @@ static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32
         if (job->x.dtype != job->x_type) {
             job->dev->loops->load(dst, src, job->x.dtype, valid);
         } else {
-            memcpy(dst, src, valid * cpu_dtype_size(job->x_type));
+            memcpy(dst, src, valid * speci_dtype_bytes(job->x_type));
         }
-        memset(cpu_item(dst, job->x_type, valid), 0, ((size_t)n_k - valid) * cpu_dtype_size(job->x_type));
+        memset(cpu_item(dst, job->x_type, valid), 0, ((size_t)n_k - valid) * speci_dtype_bytes(job->x_type));
     }
     return buf;
 }

@@ -136,7 +136,7 @@ static inline float sum(const float *x, size_t n)
 
 static void group_sums(float *out, const void *x, spec_dtype dtype, size_t n)
 {
-    const size_t bytes = SPEC_SMALL_BLOCK * (dtype == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    const size_t bytes = SPEC_SMALL_BLOCK * speci_dtype_bytes(dtype);
     float group[SPEC_SMALL_BLOCK];
     for (size_t g = 0; g < n / SPEC_SMALL_BLOCK; g++) {
         load(group, (const uint8_t *)x + g * bytes, dtype, SPEC_SMALL_BLOCK);

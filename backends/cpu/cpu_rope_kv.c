@@ -38,7 +38,7 @@ static void commit_task(void *arg, int32_t i)
     const spec_step_seq *s = spec_step_seqs(job->b) + i / job->a->n_layer;
     const int32_t *path = spec_step_paths(job->b) + s->first_path;
     const int32_t *pages = spec_step_pages(job->b) + s->first_page;
-    size_t bytes = (size_t)kv->head_dim * cpu_dtype_size(kv->dtype);
+    size_t bytes = (size_t)kv->head_dim * speci_dtype_bytes(kv->dtype);
     int32_t base = s->n_past - s->n_replay;
     for (int32_t j = 0; j < s->n_replay; j++) {
         if (path[j] == j) continue;

@@ -163,7 +163,7 @@ static void put_recent(const scan_part *t, const scan_node *n, int32_t position)
         const size_t block_x = (size_t)(h / a->x_rep), block_b = (size_t)(h / a->b_rep);
         if (h % a->x_rep == 0)
             memcpy(cpu_item(recent_x_at(t, entry), a->dtype, block_x * dim), cpu_item(n->x, a->dtype, block_x * dim),
-                   dim * cpu_dtype_size(a->dtype));
+                   dim * speci_dtype_bytes(a->dtype));
         if (h % a->b_rep != 0) continue;
         speci_cpu_scan_b(t, n, h / a->b_rep, b);
         t->job->q->dev->loops->store(cpu_item(recent_b_at(t, entry), a->dtype, block_b * n_state), a->dtype, b, n_state);

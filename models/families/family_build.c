@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/core_dtype.h"
 #include "core/core_half.h"
 #include "models/net/net_mixer.h"
 
@@ -345,7 +346,7 @@ static spec_status open_copy(model_builder *b, const spec_weight **out, spec_wei
 static spec_status open_unpacked(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
 {
     const copy_rows copy = desc->dtype == SPEC_DTYPE_F32 ? copy_f32 : desc->dtype == SPEC_DTYPE_BF16 ? copy_bf16 : copy_f16;
-    return open_copy(b, out, desc, r, n, copy, (size_t)desc->n_in * (desc->dtype == SPEC_DTYPE_F32 ? 4 : 2));
+    return open_copy(b, out, desc, r, n, copy, (size_t)desc->n_in * speci_dtype_bytes(desc->dtype));
 }
 
 /* Does the device take such blocks as they are? */
@@ -371,7 +372,7 @@ static spec_status open_from_blocks(model_builder *b, const spec_weight **out, s
     desc->dtype = desc->compute;
     b->n_unpacked++;
     for (int32_t i = 0; i < n; i++) b->bytes_packed += speci_tensor_bytes(r[i].t, (size_t)r[i].n * (size_t)desc->n_in);
-    b->bytes_unpacked += (size_t)desc->n_out * (size_t)desc->n_in * (desc->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    b->bytes_unpacked += (size_t)desc->n_out * (size_t)desc->n_in * speci_dtype_bytes(desc->dtype);
     return open_unpacked(b, out, desc, r, n);
 }
 

@@ -1,12 +1,13 @@
 /* files_tensor.c - the values of tensors as float32. */
 #include <string.h>
 
+#include "core/core_dtype.h"
 #include "core/core_half.h"
 #include "models/files/files_checkpoint.h"
 
 size_t speci_tensor_bytes(const model_tensor *t, size_t n)
 {
-    return t->blocks ? n / t->blocks->n_value * t->blocks->bytes : n * (t->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    return t->blocks ? n / t->blocks->n_value * t->blocks->bytes : n * speci_dtype_bytes(t->dtype);
 }
 
 void speci_tensor_floats(float *out, const model_tensor *t, size_t first, size_t n)

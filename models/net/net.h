@@ -12,6 +12,7 @@
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
+#include "core/core_dtype.h"
 #include "models/exec.h"
 #include "models/model_intake.h"
 
@@ -32,13 +33,11 @@ typedef struct net_memory {
     net_arena work, state, kv;
 } net_memory;
 
-static inline size_t net_type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16 ? 2 : 4; }
-
 /* What the memory of a buffer is for. */
 typedef enum net_role {
     NET_STATE,  /* of a sequence, as of the tokens that are applied */
     NET_CONV,   /* of a sequence: the last inputs of a convolution */
-    NET_RECENT, /* of a token that states do not cover yet; token p is entry p % n of a ring */
+    NET_RECENT, /* of a token that states do not cover yet; token p is entry p % n */
     NET_NODE,   /* of a node of the tree, for replay: nothing of it is needed once the path is applied */
     NET_KV      /* of a position, in pages [n_page][n][SPEC_PAGE] of the pool that sequences share */
 } net_role;
@@ -47,7 +46,7 @@ typedef enum net_role {
 typedef struct net_buffer {
     net_role role;
     size_t bytes;  /* of an entry: a sequence's, a token's, a node's, a head's of a position; 0: not there */
-    int32_t n;     /* 1 for STATE and CONV; ring entries; nodes; heads */
+    int32_t n;     /* 1 for STATE and CONV; recent tokens; nodes; heads */
     bool halves;   /* double-buffered: the step's parity says which half is written */
     bool zeroed;   /* at admission */
     bool saved;    /* copied, written and read with the sequence: of STATE and CONV the half last written, of RECENT and KV the

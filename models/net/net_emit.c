@@ -4,13 +4,13 @@
 spec_view speci_net_tensor(net_emitter *e, int32_t rows, int32_t cols, spec_dtype type)
 {
     spec_view v = { .dtype = type, .ld = cols };
-    if (cols > 0) v.data = net_take(&e->memory->work, (size_t)rows * (size_t)cols * net_type_bytes(type));
+    if (cols > 0) v.data = net_take(&e->memory->work, (size_t)rows * (size_t)cols * speci_dtype_bytes(type));
     return v;
 }
 
 spec_view speci_net_columns(spec_view v, int32_t col)
 {
-    if (v.data) v.data = (char *)v.data + (size_t)col * net_type_bytes(v.dtype);
+    if (v.data) v.data = (char *)v.data + (size_t)col * speci_dtype_bytes(v.dtype);
     return v;
 }
 

@@ -14,7 +14,7 @@ static int32_t buffers(net_buffer *out, const spec_model *m, const model_branch 
 {
     const model_attention *a = b->own;
     (void)s;
-    out[0] = out[1] = (net_buffer){ .role = NET_KV, .bytes = (size_t)a->head_dim * net_type_bytes(m->dtype), .n = a->n_kv_head,
+    out[0] = out[1] = (net_buffer){ .role = NET_KV, .bytes = (size_t)a->head_dim * speci_dtype_bytes(m->dtype), .n = a->n_kv_head,
                                     .saved = true };
     return 2;
 }

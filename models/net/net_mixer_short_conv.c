@@ -13,7 +13,7 @@ static void widths(net_widths *w, const model_branch *b)
 static int32_t buffers(net_buffer *out, const spec_model *m, const model_branch *b, const net_shape *s)
 {
     const model_short_conv *a = b->own;
-    const size_t row = (size_t)a->n_channel * net_type_bytes(m->dtype);
+    const size_t row = (size_t)a->n_channel * speci_dtype_bytes(m->dtype);
     out[0] = (net_buffer){ .role = NET_CONV, .bytes = (size_t)(a->width - 1) * row, .n = 1, .halves = true, .zeroed = true,
                            .saved = true };
     out[1] = (net_buffer){ .role = NET_NODE, .bytes = row, .n = s->n_cache, .halves = true };

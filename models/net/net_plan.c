@@ -66,7 +66,7 @@ static void take_tensors(net_emitter *e)
     const spec_model *m = e->model;
     const size_t n_row = (size_t)e->shape->n_row_decode;
     take_rows(e, net_max(e->shape->n_row_decode, e->shape->chunk));
-    e->replay = net_take(&e->memory->work, n_row * 2 * (size_t)widths_of(m).channel * net_type_bytes(m->dtype));
+    e->replay = net_take(&e->memory->work, n_row * 2 * (size_t)widths_of(m).channel * speci_dtype_bytes(m->dtype));
     e->plans->logits = net_take(&e->memory->work, n_row * (size_t)speci_model_n_logit(m) * sizeof(float));
     if (m->intake) speci_net_take_intake(e);
 }

@@ -93,11 +93,11 @@ static spec_status fixed_spans(const span_walk *w, const net_buffer *b)
     return w->each(w->arg, b->base + first, half);
 }
 
-/* The recent tokens of neighbouring rings, oldest first, wherever in the rings they are: all of a token, then the next's. */
-static spec_status recent_spans(const span_walk *w, const net_buffer *b, int32_t n_ring)
+/* The recent tokens of n neighbouring buffers, oldest first, wherever in the buffers they are: all of a token, then the next's. */
+static spec_status recent_spans(const span_walk *w, const net_buffer *b, int32_t n)
 {
     for (int32_t p = w->s->n_past - w->s->n_recent; p < w->s->n_past; p++)
-        for (int32_t i = 0; i < n_ring; i++) {
+        for (int32_t i = 0; i < n; i++) {
             const size_t entry = (size_t)w->slot * (size_t)b[i].n + (size_t)(p % b[i].n);
             SPEC_TRY(w->each(w->arg, b[i].base + entry * b[i].bytes, b[i].bytes));
         }

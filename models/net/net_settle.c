@@ -20,7 +20,7 @@ static spec_status zero_all(zero_list *z)
     return n > 0 ? z->net->ops->zero(z->net->queue, z->range, n) : SPEC_OK;
 }
 
-/* The entries of `count` positions; the buffer is a ring. */
+/* The entries of `count` positions, which may go on at the buffer's start. */
 static spec_status add_entries(void *arg, const net_buffer *b)
 {
     zero_list *z = arg;

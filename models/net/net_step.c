@@ -71,7 +71,7 @@ static void add_input(net_exec *net, block_cursor *c, const speci_exec_input *in
     const bool first = in->n_fed == 0;
     const int32_t front = first && net->shape.joint ? s->n_path : 0, n_given = front + (t ? t->n : 0);
     const int32_t n_row = n_given + in->n_grown - in->n_fed, n_past = s->n_past + s->n_path - front;
-    spec_traversal_node *visits = (spec_traversal_node *)((char *)net->block + net->block->off_traversal) + c->row;
+    spec_traversal_node *schedule = (spec_traversal_node *)((char *)net->block + net->block->off_traversal) + c->row;
     spec_step_seq *seq = (spec_step_seq *)((char *)net->block + net->block->off_seq) + c->seq;
     net->base.first_row[c->seq] = c->row + front;
     spec_step_node *nodes = block_add(net, c, in->slot, first ? s->parity ^ 1 : s->parity,
@@ -86,7 +86,7 @@ static void add_input(net_exec *net, block_cursor *c, const speci_exec_input *in
         if (nodes[i].depth + 1 > n_level) n_level = nodes[i].depth + 1;
     }
     if (n_level > 0 && n_past + n_level > net->block->n_kv) net->block->n_kv = n_past + n_level;
-    if (n_row > 0 && net->walks) speci_traversal_schedule(nodes, in->n_fed, n_given, n_row, visits);
+    if (n_row > 0 && net->walks) speci_traversal_schedule(nodes, in->n_fed, n_given, n_row, schedule);
 }
 
 void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed)

@@ -10,7 +10,7 @@ static const model_token_info *info_of(const net_exec *net) { return net->base.m
 static size_t table_bytes(const net_exec *net)
 {
     const size_t n = (size_t)info_of(net)->n_hot;
-    return (n * n * net_type_bytes(net->base.model->dtype) + 255) / 256 * 256;
+    return (n * n * speci_dtype_bytes(net->base.model->dtype) + 255) / 256 * 256;
 }
 
 size_t speci_net_table_bytes(const net_exec *net)
@@ -74,7 +74,7 @@ static spec_status put_rows(net_exec *net, net_token_pass *p)
 {
     const model_token_info *info = info_of(net);
     const net_token_table *t = &net->plans.table;
-    const size_t row = (size_t)info->n_hot * net_type_bytes(t->info.dtype);
+    const size_t row = (size_t)info->n_hot * speci_dtype_bytes(t->info.dtype);
     for (int32_t first = 0, n; first < info->n_hot; first += n) {
         n = info->n_hot - first < p->rows ? info->n_hot - first : p->rows;
         SPEC_TRY(speci_net_token_pass_run(p, info->hot + first, n));
