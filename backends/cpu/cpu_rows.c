@@ -1,22 +1,15 @@
-/* cpu_rows.c - operations over rows of logits and distributions: arg-max, distribution, acceptance, log-probabilities.
+/* cpu_rows.c - operations over rows of logits: arg-max, distribution, log-probabilities; acceptance: cpu_accept.c.
  * Each row is one task. Sums over a row are in double, in ascending order of ids or of rank. */
 #include <math.h>
 
-#include "backends/cpu/cpu.h"
-
-/* A slot's scratch in a row operation: two rows of float and one of ids. */
-typedef struct row_scratch {
-    uint8_t *slot;
-    float *a, *b;
-    int32_t *ids;
-} row_scratch;
+#include "backends/cpu/cpu_rows.h"
 
 size_t speci_cpu_rows_scratch(size_t n_vocab)
 {
     return n_vocab * (2 * sizeof(float) + sizeof(int32_t));
 }
 
-static row_scratch scratch_take(spec_queue *q, size_t n)
+row_scratch speci_cpu_row_scratch(spec_queue *q, size_t n)
 {
     row_scratch s = { .slot = speci_cpu_scratch_take(q) };
     s.a = (float *)(void *)s.slot;
@@ -25,7 +18,7 @@ static row_scratch scratch_take(spec_queue *q, size_t n)
     return s;
 }
 
-static spec_status check_vocab(const spec_queue *q, const char *op, int32_t n_vocab, int32_t ld)
+spec_status speci_cpu_check_rows(const spec_queue *q, const char *op, int32_t n_vocab, int32_t ld)
 {
     if (n_vocab < 1 || ld < n_vocab)
         return q->dev->host->fail(SPEC_E_INVALID, "%s: rows of %d values, %d apart", op, n_vocab, ld);
@@ -33,11 +26,6 @@ static spec_status check_vocab(const spec_queue *q, const char *op, int32_t n_vo
         return q->dev->host->fail(SPEC_E_INVALID, "%s: rows of %d values, but the queue was opened for %zu", op,
                                   n_vocab, q->row_vocab);
     return SPEC_OK;
-}
-
-static const float *row_at(const float *base, int32_t row, int32_t ld)
-{
-    return base + (size_t)row * (size_t)ld;
 }
 
 /* --- arg-max --- */
@@ -60,7 +48,7 @@ static void argmax_row(void *arg, int32_t row)
 {
     const argmax_job *job = arg;
     const spec_argmax_args *a = job->a;
-    const int32_t token = largest(job->q->dev->loops, row_at(a->logits, row, a->ld), a->n_vocab);
+    const int32_t token = largest(job->q->dev->loops, cpu_row_at(a->logits, row, a->ld), a->n_vocab);
     a->host_out_token[row] = token;
     if (a->next) a->next[row].token = token;
 }
@@ -175,10 +163,10 @@ static void probs_row(void *arg, int32_t i)
     const spec_probs_args *a = job->a;
     const cpu_loops *loops = job->q->dev->loops;
     const spec_sampling *s = &a->host_sampling[i];
-    const float *v = row_at(a->logits, a->host_src[i], a->ld);
+    const float *v = cpu_row_at(a->logits, a->host_src[i], a->ld);
     float *probs = a->probs + (size_t)a->host_dst[i] * (size_t)a->ld_probs;
     int32_t n = a->n_valid;
-    row_scratch t = scratch_take(job->q, (size_t)n);
+    row_scratch t = speci_cpu_row_scratch(job->q, (size_t)n);
     float m = loops->max(v, (size_t)n);
     double total = loops->exps(t.a, v, m, s->temperature, (size_t)n);
     total = truncate(t.a, v, n, m, total, s, &t);
@@ -192,7 +180,7 @@ static void probs_row(void *arg, int32_t i)
 spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a)
 {
     const spec_host *h = q->dev->host;
-    CPU_TRY(check_vocab(q, "distribution", a->n_valid, a->ld));
+    CPU_TRY(speci_cpu_check_rows(q, "distribution", a->n_valid, a->ld));
     if (a->n_probs < a->n_valid || a->ld_probs < a->n_probs)
         return h->fail(SPEC_E_INVALID, "distribution: %d columns from %d values, rows %d apart", a->n_probs, a->n_valid, a->ld_probs);
     for (int32_t i = 0; i < a->n_row; i++)
@@ -201,207 +189,6 @@ spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a)
                            (double)a->host_sampling[i].temperature, i);
     probs_job job = { q, a };
     speci_cpu_parallel(q->dev->pool, a->n_row, probs_row, &job);
-    return SPEC_OK;
-}
-
-/* --- acceptance --- */
-
-typedef struct accept_job {
-    spec_queue *q;
-    const spec_accept_args *a;
-} accept_job;
-
-/* The smallest i with v[i] > 0 and v[0] + ... + v[i] > u total; the last positive one if rounding runs past the end. */
-static int32_t draw(const float *v, int32_t n, float u)
-{
-    double total = 0.0, sum = 0.0;
-    int32_t last = -1;
-    for (int32_t i = 0; i < n; i++) total += (double)v[i];
-    for (int32_t i = 0; i < n; i++) {
-        if (!(v[i] > 0.0f)) continue;
-        sum += (double)v[i];
-        last = i;
-        if (sum > (double)u * total) return i;
-    }
-    return last;
-}
-
-/* v = v / sum(v); returns the sum before, and leaves v alone where that is not above `least`. */
-static double normalise(float *v, int32_t n, double least)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++) sum += (double)v[i];
-    if (!(sum > least)) return sum;
-    for (int32_t i = 0; i < n; i++) v[i] = (float)((double)v[i] / sum);
-    return sum;
-}
-
-/* R = norm(max(weight R - D, 0)); where nothing is left, which only rounding can do: p without the rejected tokens,
- * or, where that is nothing, p. Returns the sum before it was normalised, 0 where it is but rounding.
- * d NULL: D is the point mass at y. */
-static double reject(float *r, const float *d, const float *p, float weight, int32_t n, const int32_t *tokens,
-                     int32_t n_rejected)
-{
-    for (int32_t i = 0; d && i < n; i++) r[i] = weight * r[i] > d[i] ? weight * r[i] - d[i] : 0.0f;
-    if (!d) r[tokens[n_rejected - 1]] = 0.0f;
-    const double left = normalise(r, n, 1e-12);
-    if (left > 1e-12) return left;
-    memcpy(r, p, (size_t)n * sizeof *r);
-    for (int32_t j = 0; j < n_rejected; j++) r[tokens[j]] = 0.0f;
-    if (!(normalise(r, n, 0.0) > 0.0)) memcpy(r, p, (size_t)n * sizeof *r);
-    return 0.0;
-}
-
-/* Multi-step speculative sampling at one node (spec_accept_args). R and D are copies, made at the first rejection. */
-static void accept_row(void *arg, int32_t i)
-{
-    const accept_job *job = arg;
-    const spec_accept_args *a = job->a;
-    int32_t n = a->n_vocab, first = a->host_first_candidate[i], count = a->host_first_candidate[i + 1] - first;
-    const int32_t *tokens = a->host_candidate + first;
-    const float *u = a->host_u + first, *p = row_at(a->p, a->host_p_row[i], a->ld_p);
-    const float *q = a->host_q_row[i] >= 0 ? row_at(a->q, a->host_q_row[i], a->ld_q) : NULL;
-    const float *r = p, *d = q;
-    row_scratch t = scratch_take(job->q, (size_t)n);
-    a->host_out_choice[i] = -1;
-    for (int32_t j = 0; j < count; j++) {
-        int32_t y = tokens[j];
-        float mass = d ? d[y] : 1.0f;
-        if (mass == 0.0f) continue;
-        if (u[j] * mass < r[y]) {
-            a->host_out_choice[i] = j;
-            a->host_out_token[i] = y;
-            break;
-        }
-        if (r == p) {
-            memcpy(t.a, p, (size_t)n * sizeof *t.a);
-            if (q) memcpy(t.b, q, (size_t)n * sizeof *t.b);
-            r = t.a;
-            d = q ? t.b : NULL;
-        }
-        (void)reject(t.a, d, p, 1.0f, n, tokens, j + 1);
-        if (!q || a->repeat) continue;
-        t.b[y] = 0.0f;
-        if (!(normalise(t.b, n, 0.0) > 0.0)) break; /* no further sibling can exist */
-    }
-    if (a->host_out_choice[i] < 0) a->host_out_token[i] = draw(r, n, a->host_u_last[i]);
-    if (a->next) a->next[i].token = a->host_out_token[i];
-    speci_cpu_scratch_give(job->q, t.slot);
-}
-
-spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a)
-{
-    CPU_TRY(check_vocab(q, "accept", a->n_vocab, a->ld_p));
-    for (int32_t i = 0; i < a->n_row; i++)
-        if (a->host_q_row[i] >= 0 && a->ld_q < a->n_vocab)
-            return q->dev->host->fail(SPEC_E_INVALID, "accept: draft rows %d apart, need %d", a->ld_q, a->n_vocab);
-    for (int32_t j = 0; j < a->n_candidate; j++)
-        if (a->host_candidate[j] < 0 || a->host_candidate[j] >= a->n_vocab)
-            return q->dev->host->fail(SPEC_E_INVALID, "accept: candidate %d is token %d of %d", j,
-                                      a->host_candidate[j], a->n_vocab);
-    accept_job job = { q, a };
-    speci_cpu_parallel(q->dev->pool, a->n_row, accept_row, &job);
-    return SPEC_OK;
-}
-
-/* --- acceptance in whole trees --- */
-
-typedef struct accept_tree_job {
-    spec_queue *q;
-    const spec_accept_tree_args *a;
-    int32_t level;
-} accept_tree_job;
-
-static int32_t level_of(const spec_accept_tree_args *a, int32_t i)
-{
-    int32_t level = 0;
-    while ((i = a->host_parent[i]) >= 0) level++;
-    return level;
-}
-
-/* The first candidate of row i, or behind the rows of its tree. Those that follow it there have parent i. */
-static int32_t first_candidate(const spec_accept_tree_args *a, int32_t i)
-{
-    int32_t c = i + 1;
-    while (c < a->n_row && a->host_parent[c] >= 0 && a->host_parent[c] < i) c++;
-    return c;
-}
-
-static float min_one(float x)
-{
-    if (!(x > 0.0f)) return 0.0f;
-    return x < 1.0f ? x : 1.0f;
-}
-
-/* Rejects the candidates [first, end) of row i one after the other. Each finds its w where its own result will stand. */
-static float reject_candidates(const spec_accept_tree_args *a, int32_t i, int32_t first, int32_t end, const row_scratch *t,
-                               float w)
-{
-    const float *p = row_at(a->p, a->host_p_row[i], a->ld_p);
-    const int32_t n = a->n_vocab;
-    memcpy(t->a, p, (size_t)n * sizeof *t->a);
-    memcpy(t->b, row_at(a->q, a->host_q_row[i], a->ld_q), (size_t)n * sizeof *t->b);
-    for (int32_t c = first; c < end; c++) {
-        const int32_t y = a->host_token[c];
-        const float mass = t->b[y];
-        a->host_out_prob[c] = mass > 0.0f ? min_one(w * t->a[y] / mass) : 0.0f;
-        if (mass == 0.0f || w == 0.0f) continue;
-        const double z = reject(t->a, t->b, p, w, n, a->host_token + first, c - first + 1);
-        w = z > 0.0 ? (float)(z / (z + (1.0 - (double)w))) : w == 1.0f ? 1.0f : 0.0f;
-        t->b[y] = 0.0f;
-        (void)normalise(t->b, n, 0.0); /* nothing: no further sibling can exist */
-    }
-    return w;
-}
-
-/* See spec_accept_tree_args. */
-static void accept_tree_row(void *arg, int32_t i)
-{
-    const accept_tree_job *job = arg;
-    const spec_accept_tree_args *a = job->a;
-    if (level_of(a, i) != job->level) return;
-    const int32_t first = first_candidate(a, i);
-    int32_t end = first;
-    while (end < a->n_row && a->host_parent[end] == i) end++;
-    row_scratch t = scratch_take(job->q, (size_t)a->n_vocab);
-    float w = a->host_parent[i] < 0 ? 1.0f : a->host_out_prob[i];
-    if (end > first) w = reject_candidates(a, i, first, end, &t, w);
-    const float *r = end > first ? t.a : row_at(a->p, a->host_p_row[i], a->ld_p);
-    a->host_out_prob[i] = w;
-    a->host_out_token[i] = draw(r, a->n_vocab, a->host_u_last[i]);
-    speci_cpu_scratch_give(job->q, t.slot);
-}
-
-static spec_status check_tree_rows(const spec_queue *q, const spec_accept_tree_args *a)
-{
-    const spec_host *h = q->dev->host;
-    for (int32_t i = 0, root = 0; i < a->n_row; i++) {
-        const int32_t parent = a->host_parent[i];
-        if (parent < 0) root = i;
-        if (a->host_q_row[i] >= 0 && a->ld_q < a->n_vocab)
-            return h->fail(SPEC_E_INVALID, "accept_tree: draft rows %d apart, need %d", a->ld_q, a->n_vocab);
-        if (i - root >= SPEC_ACCEPT_TREE_ROWS)
-            return h->fail(SPEC_E_INVALID, "accept_tree: the tree that begins at row %d has more than %d rows", root,
-                           SPEC_ACCEPT_TREE_ROWS);
-        if (i == root ? parent >= 0 : parent < root || parent >= i || parent < a->host_parent[i - 1] || a->host_q_row[parent] < 0)
-            return h->fail(SPEC_E_INVALID, "accept_tree: row %d is a candidate of row %d", i, parent);
-        if (i > root && (a->host_token[i] < 0 || a->host_token[i] >= a->n_vocab))
-            return h->fail(SPEC_E_INVALID, "accept_tree: row %d is token %d of %d", i, a->host_token[i], a->n_vocab);
-    }
-    return SPEC_OK;
-}
-
-/* Level by level: the rows of one are tasks of their own. */
-spec_status speci_cpu_accept_tree(spec_queue *q, const spec_accept_tree_args *a)
-{
-    int32_t n_level = 0;
-    CPU_TRY(check_vocab(q, "accept_tree", a->n_vocab, a->ld_p));
-    CPU_TRY(check_tree_rows(q, a));
-    for (int32_t i = 0; i < a->n_row; i++) n_level = cpu_max(n_level, level_of(a, i) + 1);
-    for (int32_t level = 0; level < n_level; level++) {
-        accept_tree_job job = { q, a, level };
-        speci_cpu_parallel(q->dev->pool, a->n_row, accept_tree_row, &job);
-    }
     return SPEC_OK;
 }
 
@@ -418,12 +205,12 @@ static void logprob_row(void *arg, int32_t i)
     const logprob_job *job = arg;
     const spec_logprob_args *a = job->a;
     const cpu_loops *loops = job->q->dev->loops;
-    const float *v = row_at(a->logits, a->host_row[i], a->ld);
+    const float *v = cpu_row_at(a->logits, a->host_row[i], a->ld);
     float m = loops->max(v, (size_t)a->n_vocab);
     double log_sum = log(loops->exps(NULL, v, m, 1.0f, (size_t)a->n_vocab)) + (double)m;
     a->host_out_logprob[i] = (float)((double)v[a->host_token[i]] - log_sum);
     if (a->n_top == 0) return;
-    row_scratch t = scratch_take(job->q, (size_t)a->n_vocab);
+    row_scratch t = speci_cpu_row_scratch(job->q, (size_t)a->n_vocab);
     int32_t count = heap_make(v, a->n_vocab, -INFINITY, t.ids);
     for (int32_t k = 0; k < a->n_top; k++) {
         int32_t id = k < count ? heap_pop(v, t.ids, count - k) : -1;
@@ -436,7 +223,7 @@ static void logprob_row(void *arg, int32_t i)
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a)
 {
     const spec_host *h = q->dev->host;
-    CPU_TRY(check_vocab(q, "logprob", a->n_vocab, a->ld));
+    CPU_TRY(speci_cpu_check_rows(q, "logprob", a->n_vocab, a->ld));
     if (a->n_top < 0 || a->n_top > 64 || a->n_top > a->n_vocab)
         return h->fail(SPEC_E_INVALID, "logprob: the top %d of %d", a->n_top, a->n_vocab);
     for (int32_t i = 0; i < a->n_row; i++)
