@@ -578,8 +578,9 @@ typedef struct spec_probs_args {
  *   for candidates y_j in order: skip if D[y] == 0; accept if u_j D[y] < R[y];
  *      else R = norm(max(R - D, 0)), and, but with `repeat`, D[y] = 0, D = norm(D)
  *   none accepted: token = draw(R, u_last).
- * Where only rounding leaves a sum of R below 1e-12: R = p without the candidates so far, or p. With no candidates this draws from p. host_out_choice: the accepted candidate's number within its row, and
- * host_out_token that candidate; or -1 and the token drawn. `next` as for the arg-max. p and q are only read. */
+ * Where only rounding leaves a sum of R below 1e-12: R = p without the candidates so far, or p. With no candidates this draws
+ * from p. host_out_choice: the accepted candidate's number within its row, and host_out_token that candidate; or -1 and the
+ * token drawn. `next` as for the arg-max. p and q are only read. */
 typedef struct spec_accept_args {
     const float *p, *q;
     int32_t ld_p, ld_q, n_vocab; /* q has n_vocab columns too */

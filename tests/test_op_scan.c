@@ -137,6 +137,8 @@ static const scan_case cases[] = {
     { "odd_sizes", several, 4, 3, 7, 13, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "large_head", several, 4, 2, 64, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "wide_state", tree_replay, 1, 3, 96, 256, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "parts_of_heads", several, 4, 3, 33, 256, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "parts_of_heads_1024", tree_replay, 1, 3, 9, 1024, 1, 1, 1, false, false, true, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "strong_decay", several, 4, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60, F32, F32, DECODE },
     { "mamba1", several, 4, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "mamba1_many", several, 4, 300, 1, 16, 1, 300, 300, true, false, true, true, 0, INFINITY, 1, F32, F32, DECODE },
@@ -519,9 +521,10 @@ static double token_dt(const scan_case *c, const world *w, const token *t, int32
 }
 
 /* All heads of state s apply token t; y [inner] or NULL. B counts as the cache keeps it. */
-static void absorb(const scan_case *c, const world *w, double *s, double *y, const token *t)
+static void apply(const scan_case *c, const world *w, double *s, double *y, const token *t)
 {
-    double b[512];
+    double b[1024];
+    assert_true(c->n_state <= N_ELEMENTS(b));
     for (int32_t h = 0; h < c->n_head; h++) {
         for (int32_t n = 0; n < c->n_state; n++) b[n] = test_round(t->b[h / c->b_rep * c->n_state + n], c->dtype);
         const double *cc = t->c ? t->c + h / c->c_rep * c->n_state : NULL;
@@ -568,7 +571,7 @@ static void expect_chunked(const scan_case *c, world *w, int32_t index, double *
         token t = j < s->n_recent ? recent_token(w, s, first + j)
                                   : cached_token(c, w, index, j - s->n_recent, s->parity ^ 1, s->path[j - s->n_recent]);
         if (j == n_fold) memcpy(live, stored, size * sizeof *live);
-        absorb(c, w, j < n_fold ? stored : live, NULL, &t);
+        apply(c, w, j < n_fold ? stored : live, NULL, &t);
         if (j < s->n_recent) continue;
         keep(c, w, s, first + j, &t);
         w->written[s->slot][(first + j) % w->n_recent_max] = j < n_fold;
@@ -585,7 +588,7 @@ static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t r
     int32_t path[TEST_NODES];
     for (int32_t j = 0; j < s->n_replay && !c->chunked; j++) {
         token t = cached_token(c, w, index, j, s->parity ^ 1, s->path[j]);
-        absorb(c, w, stored, NULL, &t);
+        apply(c, w, stored, NULL, &t);
     }
     if (c->chunked) expect_chunked(c, w, index, stored, base, size);
     else memcpy(base, stored, size * sizeof *base);
@@ -594,14 +597,14 @@ static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t r
         memcpy(live, base, size * sizeof *live);
         for (int32_t i = 0; i < length; i++) {
             token t = node_token(c, w, index, row, path[i]);
-            absorb(c, w, live, i == length - 1 ? w->y + (row + n - s->n_fed) * w->inner : NULL, &t);
+            apply(c, w, live, i == length - 1 ? w->y + (row + n - s->n_fed) * w->inner : NULL, &t);
             if (i == length - 1) fill_caches(c, w, s, n, &t);
         }
     }
     for (int32_t n = 0; n < s->n_advance; n++) {
         token t = node_token(c, w, index, row, n);
         if (c->chunked) keep(c, w, s, s->n_past + n, &t);
-        else absorb(c, w, stored, NULL, &t);
+        else apply(c, w, stored, NULL, &t);
     }
     free(base);
     free(live);
@@ -612,7 +615,7 @@ static void expect_prefill(const scan_case *c, world *w)
     const test_seq *s = &c->seqs[0];
     for (int32_t r = 0; r < s->n_node; r++) {
         token t = row_token(c, w, r);
-        absorb(c, w, w->state + (size_t)s->slot * (size_t)(w->inner * c->n_state), w->y + r * w->inner, &t);
+        apply(c, w, w->state + (size_t)s->slot * (size_t)(w->inner * c->n_state), w->y + r * w->inner, &t);
     }
 }
 
