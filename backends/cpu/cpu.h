@@ -323,7 +323,7 @@ void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
 size_t speci_cpu_weight_offset(const spec_weight *w, int32_t k0);
 /* The type whose product multiplies it, unless it is one of pairs: blocks become float32, where activations are. */
 static inline spec_dtype cpu_weight_type(const spec_weight *w) { return w->format->form ? SPEC_DTYPE_F32 : w->format->dtype; }
-/* Row `row` of the matrix as float32 [n_in]. */
+/* Row `row` of a matrix without glu as float32 [n_in]. */
 void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
 /* Panel p from input k0 on: out [n_k][ld] float32, columns 0 .. 31. */
 void speci_cpu_weight_panel(const spec_weight *w, const cpu_loops *loops, int32_t p, int32_t k0, int32_t n_k,

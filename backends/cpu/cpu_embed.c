@@ -5,9 +5,9 @@ spec_status speci_cpu_check_embed(spec_device *dev, const spec_op *op)
 {
     const spec_embed_args *a = &op->u.embed;
     const spec_host *h = dev->host;
-    if (a->table->n_in != a->dim || a->table->n_out < a->n_vocab)
-        return h->fail(SPEC_E_INVALID, "embed: the table is %d x %d, expected %d x %d", a->table->n_out,
-                       a->table->n_in, a->n_vocab, a->dim);
+    if (a->table->n_in != a->dim || a->table->n_out < a->n_vocab || a->table->glu)
+        return h->fail(SPEC_E_INVALID, "embed: the table is %d x %d (glu %d), expected %d x %d", a->table->n_out,
+                       a->table->n_in, a->table->glu, a->n_vocab, a->dim);
     if (a->y.dtype != SPEC_DTYPE_F32 || a->y.ld < a->dim)
         return h->fail(SPEC_E_INVALID, "embed: y is %s with rows %d apart, expected f32 and %d",
                        speci_dtype_name(a->y.dtype), a->y.ld, a->dim);

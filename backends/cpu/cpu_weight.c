@@ -135,16 +135,7 @@ void speci_cpu_weight_close(spec_device *dev, spec_weight *w)
 
 void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out)
 {
-    int32_t half = w->n_out / 2, panel, lane;
-    if (w->glu) {
-        int32_t r = row % half;
-        panel = r / CPU_PANEL * 2 + row / half;
-        lane = r % CPU_PANEL;
-    } else {
-        panel = row / CPU_PANEL;
-        lane = row % CPU_PANEL;
-    }
-    w->format->row(w, w->data + (size_t)panel * w->panel_bytes, (size_t)lane, out);
+    w->format->row(w, w->data + (size_t)(row / CPU_PANEL) * w->panel_bytes, (size_t)(row % CPU_PANEL), out);
 }
 
 void speci_cpu_weight_panel(const spec_weight *w, const cpu_loops *loops, int32_t p, int32_t k0, int32_t n_k,

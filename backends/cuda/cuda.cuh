@@ -29,6 +29,7 @@
 #include <mutex>
 
 #include "backends/spec_backend.h"
+#include "core/core_dtype.h"
 
 /* Clusters of blocks, messages between them, bulk copies and the overlap of kernels are of compute capability 9.0 on. Is this code
  * compiled for such a device? On the host a device says what its code has (cuda_has_clusters). */
@@ -424,7 +425,6 @@ size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *pl
 uint16_t *speci_cuda_arranged_for(const spec_queue *q, cuda_pass *pass, linear_order order, const uint16_t *read);
 
 static inline bool cuda_is_float(spec_dtype t) { return t >= SPEC_DTYPE_F32 && t <= SPEC_DTYPE_F16; }
-static inline size_t cuda_size(spec_dtype t) { return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_I32 ? 4 : 2; }
 static inline int32_t cuda_div_up(int64_t n, int64_t d) { return (int32_t)((n + d - 1) / d); }
 static inline size_t cuda_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static inline int32_t cuda_pow2(int32_t n) /* the smallest power of two >= n */

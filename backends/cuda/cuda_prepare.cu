@@ -53,8 +53,8 @@ static spec_view view_written(const spec_op *op)
 static bool meets(const spec_view &v, const spec_view &y, int32_t rows)
 {
     const char *const begin = (const char *)y.data, *const at = (const char *)v.data;
-    const ptrdiff_t row = (ptrdiff_t)y.ld * (ptrdiff_t)cuda_size(y.dtype);
-    const bool same_rows = (ptrdiff_t)v.ld * (ptrdiff_t)cuda_size(v.dtype) == row;
+    const ptrdiff_t row = (ptrdiff_t)y.ld * (ptrdiff_t)speci_dtype_bytes(y.dtype);
+    const bool same_rows = (ptrdiff_t)v.ld * (ptrdiff_t)speci_dtype_bytes(v.dtype) == row;
     return at && at > (same_rows ? begin - row : begin - 1) && at < begin + rows * row;
 }
 static bool is_same(const spec_view &a, const spec_view &b) { return a.data == b.data && a.ld == b.ld && a.dtype == b.dtype; }

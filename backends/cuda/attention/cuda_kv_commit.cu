@@ -69,15 +69,15 @@ spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
     /* One launch per run of layers of one geometry. */
     for (int first = 0; first < a->n_layer;) {
         const spec_kv *kv = &a->layers[first];
-        const size_t head_bytes = (size_t)kv->head_dim * cuda_size(kv->dtype);
+        const size_t head_bytes = (size_t)kv->head_dim * speci_dtype_bytes(kv->dtype);
         commit_layers layers;
-        int unit = head_bytes % 16 == 0 ? 16 : (int)cuda_size(kv->dtype); /* bytes moved at once */
+        int unit = head_bytes % 16 == 0 ? 16 : (int)speci_dtype_bytes(kv->dtype); /* bytes moved at once */
         int n = 0;
         for (; n < COMMIT_LAYERS && first + n < a->n_layer; n++) {
             const spec_kv *next = kv + n;
             if (next->dtype != kv->dtype || next->n_kv_head != kv->n_kv_head || next->head_dim != kv->head_dim) break;
             layers.cache[n][0] = next->k, layers.cache[n][1] = next->v;
-            if (!cuda_aligned(next->k, 16) || !cuda_aligned(next->v, 16)) unit = (int)cuda_size(kv->dtype);
+            if (!cuda_aligned(next->k, 16) || !cuda_aligned(next->v, 16)) unit = (int)speci_dtype_bytes(kv->dtype);
         }
         const int n_unit = (int)(head_bytes / (size_t)unit), threads = 128;
         int blocks = cuda_div_up((int64_t)kv->n_kv_head * n_unit, threads);

@@ -268,7 +268,7 @@ static size_t epilogue_floats(const spec_linear_args *a, int32_t rows)
 static size_t unpacked_floats(const spec_linear_args *a, int32_t rows)
 {
     const size_t matrix = ((size_t)a->n_out + CUDA_WEIGHT_PAD) * (size_t)a->w->ld;
-    return epilogue_floats(a, rows) + matrix * cuda_size(a->w->dtype) / 4;
+    return epilogue_floats(a, rows) + matrix * speci_dtype_bytes(a->w->dtype) / 4;
 }
 
 size_t speci_cuda_unpacked_floats(const spec_linear_args *a, const spec_plan *plan)
@@ -294,19 +294,19 @@ spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a)
     if (a->act < SPEC_ACT_NONE || a->act > SPEC_ACT_CAP)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: activation %d is not known", (int)a->act);
     if (a->act == SPEC_ACT_CAP && (!(a->scale > 0.0f) || a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
-        return dev->host->fail(SPEC_E_INVALID, "cuda linear: capped at %g, with glu %d, add %d, y of type %d", (double)a->scale, a->glu,
-                               a->add, (int)a->y.dtype);
+        return dev->host->fail(SPEC_E_INVALID, "cuda linear: capped at %g, with glu %d, add %d, y %s", (double)a->scale, a->glu,
+                               a->add, speci_dtype_name(a->y.dtype));
     if (!cuda_is_float(a->x.dtype) || (a->y.dtype != SPEC_DTYPE_F32 && a->y.dtype != a->x.dtype))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: x is type %d, y is type %d", (int)a->x.dtype,
-                               (int)a->y.dtype);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: x is %s, y %s", speci_dtype_name(a->x.dtype),
+                               speci_dtype_name(a->y.dtype));
     if (a->add && a->y.dtype != SPEC_DTYPE_F32)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: what is added to must be f32");
     if (a->w && (a->w->n_in != a->n_in || a->w->n_out != a->n_out))
         return dev->host->fail(SPEC_E_INVALID, "cuda linear: weight is %d x %d, expected %d x %d", a->w->n_out,
                                a->w->n_in, a->n_out, a->n_in);
     if (a->w && a->w->dtype != a->x.dtype)
-        return dev->host->fail(SPEC_E_INVALID, "cuda linear: weight is type %d, x is type %d", (int)a->w->dtype,
-                               (int)a->x.dtype);
+        return dev->host->fail(SPEC_E_INVALID, "cuda linear: the weight is %s, x %s", speci_dtype_name(a->w->dtype),
+                               speci_dtype_name(a->x.dtype));
     return SPEC_OK;
 }
 
@@ -380,7 +380,7 @@ bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda
 /* Are the convolution's inputs whole tiles of y? */
 static bool conv_follows(const cuda_linear_args *a, const spec_conv_args *conv, int *first)
 {
-    const ptrdiff_t bytes = (const char *)conv->u.data - (const char *)a->y.data, size = (ptrdiff_t)cuda_size(a->y.dtype);
+    const ptrdiff_t bytes = (const char *)conv->u.data - (const char *)a->y.data, size = (ptrdiff_t)speci_dtype_bytes(a->y.dtype);
     *first = (int)(bytes / size);
     return conv_is_plain(conv) && conv->u.dtype == a->y.dtype && conv->u.ld == a->y.ld && bytes >= 0 && bytes < a->n_out * size &&
            *first % CONV_TILE == 0 && conv->n_channel % CONV_TILE == 0 && *first + conv->n_channel <= a->n_out;

@@ -266,13 +266,13 @@ size_t speci_cuda_unpacked_floats(const spec_linear_args *a, const spec_plan *pl
 
 static inline bool linear_aligned(const spec_linear_args *a)
 {
-    return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
+    return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * speci_dtype_bytes(a->x.dtype) % 16 == 0;
 }
 /* Are the kernels those of 16-bit weights, with x as in most models (X_ROWS)? What they do besides they do there. */
 static inline bool linear_has_whole(const spec_queue *q, const spec_linear_args *a)
 {
     const linear_format *const products = a->w->format->products;
-    return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && cuda_size(a->w->dtype) == 2 &&
+    return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && speci_dtype_bytes(a->w->dtype) == 2 &&
            linear_aligned(a) && a->n_in % CUDA_CHUNK == 0 && (!products || products->conv);
 }
 

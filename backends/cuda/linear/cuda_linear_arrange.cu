@@ -6,7 +6,8 @@ bool speci_cuda_is_many(const spec_queue *q, const cuda_linear_args *a)
 {
     const linear_format *const other = a->w->format->products;
     /* The queue was opened for the operation, or it does without scratch. */
-    return cuda_has_large_blocks(q->dev) && cuda_size(a->x.dtype) == 2 && (other ? other->is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
+    return cuda_has_large_blocks(q->dev) && speci_dtype_bytes(a->x.dtype) == 2 &&
+           (other ? other->is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
            q->linear_floats >= speci_cuda_order_floats(a, q->n_row_run);
 }
 
@@ -17,7 +18,7 @@ size_t speci_cuda_order_floats(const spec_linear_args *a, int rows)
 }
 size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan)
 {
-    const bool some = plan->phase == SPEC_PHASE_DECODE && cuda_size(a->x.dtype) == 2 && plan->n_row_max >= TILE_LEAST;
+    const bool some = plan->phase == SPEC_PHASE_DECODE && speci_dtype_bytes(a->x.dtype) == 2 && plan->n_row_max >= TILE_LEAST;
     return some ? speci_cuda_order_floats(a, plan->n_row_max) : 0;
 }
 

@@ -184,7 +184,7 @@ template <typename T, bool BEST> static int part_clusters(const spec_queue *q, i
 bool speci_cuda_is_part(const spec_queue *q, const cuda_linear_args *a, bool aligned)
 {
     if (!cuda_has_large_blocks(q->dev) || q->shape.rows > PART_ROWS || q->shape.rows <= PART_ROWS / 2 || !aligned ||
-        cuda_size(a->w->dtype) != 2 || !a->w->format->plain || a->n_in % CUDA_CHUNK != 0 || a->n_in < PART_LEAST ||
+        speci_dtype_bytes(a->w->dtype) != 2 || !a->w->format->plain || a->n_in % CUDA_CHUNK != 0 || a->n_in < PART_LEAST ||
         a->n_in > PART_MOST || a->squares)
         return false;
     const int at_once = part_clusters<__nv_bfloat16, false>(q, a->n_in); /* all types alike */

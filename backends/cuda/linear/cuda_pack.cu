@@ -123,14 +123,14 @@ spec_status speci_cuda_pack_blocks(spec_device *dev, const spec_weight *w, int32
     });
 }
 
-size_t speci_cuda_bytes_plain(const spec_weight *w) { return (size_t)w->n_out * w->ld * cuda_size(w->dtype); }
+size_t speci_cuda_bytes_plain(const spec_weight *w) { return (size_t)w->n_out * w->ld * speci_dtype_bytes(w->dtype); }
 
 spec_status speci_cuda_pack_plain(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row)
 {
     const spec_dtype from = w->format->dtype;
-    void *const dst = (char *)w->data + (size_t)row * w->ld * cuda_size(w->dtype);
+    void *const dst = (char *)w->data + (size_t)row * w->ld * speci_dtype_bytes(w->dtype);
     if (w->dtype == from && w->ld == w->n_in) {
-        const size_t bytes = (size_t)n_row * w->n_in * cuda_size(from);
+        const size_t bytes = (size_t)n_row * w->n_in * speci_dtype_bytes(from);
         const cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, dev->stage_stream);
         return e == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, e, "cudaMemcpyAsync: weight");
     }

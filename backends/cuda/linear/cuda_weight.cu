@@ -111,7 +111,7 @@ static size_t layout(spec_weight *w, const spec_weight_desc *d)
     w->n_out = d->n_out, w->n_in = d->n_in, w->ld = weight_ld(d), w->dtype = d->compute;
     w->glu = d->glu != 0, w->format = speci_cuda_format_of(d->dtype);
     w->bytes = w->format->bytes(w);
-    return w->bytes + (w->format->plain ? CUDA_WEIGHT_PAD * (size_t)w->ld * cuda_size(w->dtype) : 0);
+    return w->bytes + (w->format->plain ? CUDA_WEIGHT_PAD * (size_t)w->ld * speci_dtype_bytes(w->dtype) : 0);
 }
 
 size_t speci_cuda_weight_bytes(spec_device *dev, const spec_weight_desc *d)
@@ -129,9 +129,10 @@ static spec_status check_weight(spec_device *dev, const spec_weight_desc *d)
         return h->fail(SPEC_E_INVALID, "cuda weight: %d x %d", d->n_out, d->n_in);
     const cuda_format *f = speci_cuda_format_of(d->dtype);
     if (!f || !cuda_is_float(d->compute))
-        return h->fail(SPEC_E_UNSUPPORTED, "cuda weight: of type %d for type %d", (int)d->dtype, (int)d->compute);
+        return h->fail(SPEC_E_UNSUPPORTED, "cuda weight: %s for activations of %s is not supported", speci_dtype_name(d->dtype),
+                       speci_dtype_name(d->compute));
     if (d->n_in % f->block != 0)
-        return h->fail(SPEC_E_INVALID, "cuda weight: type %d needs rows of a multiple of %d, not %d", (int)d->dtype, f->block,
+        return h->fail(SPEC_E_INVALID, "cuda weight: %s needs rows of a multiple of %d, not %d", speci_dtype_name(d->dtype), f->block,
                        d->n_in);
     for (int32_t i = 0; i < d->n_part; i++) {
         if (!d->parts[i].data || d->parts[i].n_row < 0)
@@ -155,8 +156,8 @@ spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const sp
     const size_t bytes = layout(w, desc);
     if (w->format->products == &speci_cuda_linear_blocks && bytes > UINT32_MAX) { /* offsets of its kernels */
         dev->host->free(dev->host, w);
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda weight: %d x %d in blocks of type %d take %zu bytes; at most 4 GiB", desc->n_out,
-                               desc->n_in, (int)desc->dtype, bytes);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda weight: %d x %d in blocks of %s take %zu bytes; at most 4 GiB", desc->n_out,
+                               desc->n_in, speci_dtype_name(desc->dtype), bytes);
     }
     const cudaError_t e = cudaMalloc(&w->data, bytes);
     if (e != cudaSuccess) {

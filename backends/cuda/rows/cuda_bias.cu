@@ -25,8 +25,8 @@ spec_status speci_cuda_check_bias(spec_device *dev, const spec_bias_args *a)
         return dev->host->fail(SPEC_E_INVALID, "cuda bias: %d columns of rows %d and %d apart, %d ids", a->dim, a->table.ld, a->y.ld,
                                a->n_vocab);
     if (!cuda_is_float(a->table.dtype) || a->y.dtype != SPEC_DTYPE_F32)
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda bias: the table is of type %d, y of type %d; y is to be f32", (int)a->table.dtype,
-                               (int)a->y.dtype);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda bias: the table is %s, y %s; y is to be f32", speci_dtype_name(a->table.dtype),
+                               speci_dtype_name(a->y.dtype));
     return SPEC_OK;
 }
 

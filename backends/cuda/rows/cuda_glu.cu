@@ -18,8 +18,8 @@ spec_status speci_cuda_check_glu(spec_device *dev, const spec_glu_args *a)
     if (a->dim < 1 || a->gate.ld < a->dim || a->up.ld < a->dim || a->y.ld < a->dim)
         return dev->host->fail(SPEC_E_INVALID, "cuda glu: %d columns of rows %d, %d and %d apart", a->dim, a->gate.ld, a->up.ld, a->y.ld);
     if (a->gate.dtype != SPEC_DTYPE_F32 || a->up.dtype != SPEC_DTYPE_F32 || !cuda_is_float(a->y.dtype))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda glu: gate is of type %d, up %d, y %d; need f32, f32 and a float type",
-                               (int)a->gate.dtype, (int)a->up.dtype, (int)a->y.dtype);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda glu: gate is %s, up %s, y %s; need f32, f32 and a float type",
+                               speci_dtype_name(a->gate.dtype), speci_dtype_name(a->up.dtype), speci_dtype_name(a->y.dtype));
     if (a->act < SPEC_ACT_NONE || a->act > SPEC_ACT_RELU)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda glu: activation %d is not known", (int)a->act);
     return SPEC_OK;

@@ -24,7 +24,7 @@ spec_status speci_cuda_check_keep(spec_device *dev, const spec_keep_args *a)
     if (a->dim < 1 || a->x.ld < a->dim || a->y.ld < a->dim)
         return dev->host->fail(SPEC_E_INVALID, "cuda keep: %d columns of rows %d and %d apart", a->dim, a->x.ld, a->y.ld);
     if (!cuda_is_float(x) || !cuda_is_float(y) || (x != y && x != SPEC_DTYPE_F32 && y != SPEC_DTYPE_F32))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda keep: x is of type %d, y of type %d", (int)x, (int)y);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda keep: x is %s, y %s", speci_dtype_name(x), speci_dtype_name(y));
     return SPEC_OK;
 }
 

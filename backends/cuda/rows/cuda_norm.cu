@@ -212,7 +212,9 @@ static spec_status launch_deferred(spec_queue *q, const cuda_norm_args *a, bool 
 /* Every row and group begins at a multiple of 16 bytes (of y: of 4 elements). */
 static bool norm_in_quads(const spec_norm_args *a, int width)
 {
-    const auto quads = [](const spec_view &v) { return !v.data || (v.ld % 4 == 0 && cuda_aligned(v.data, 4 * cuda_size(v.dtype))); };
+    const auto quads = [](const spec_view &v) {
+        return !v.data || (v.ld % 4 == 0 && cuda_aligned(v.data, 4 * speci_dtype_bytes(v.dtype)));
+    };
     return width % 4 == 0 && quads(a->x) && quads(a->gate) && quads(a->y) && cuda_aligned(a->weight, 16) &&
            (!a->bias || cuda_aligned(a->bias, 16));
 }

@@ -27,7 +27,7 @@ spec_status speci_cuda_check_recycle(spec_device *dev, const spec_recycle_args *
                                a->n_node);
     const spec_dtype x = a->x.dtype, y = a->store ? SPEC_DTYPE_F32 : a->y.dtype;
     if (!cuda_is_float(x) || !cuda_is_float(y) || (x != y && x != SPEC_DTYPE_F32 && y != SPEC_DTYPE_F32))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda recycle: x is of type %d, y of type %d", (int)x, (int)y);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda recycle: x is %s, y %s", speci_dtype_name(x), speci_dtype_name(y));
     return SPEC_OK;
 }
 

@@ -73,14 +73,14 @@ spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a)
     if (a->width < 2 || a->width > CONV_WIDTH_MAX)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: width %d, can do 2 to %d", a->width, (int)CONV_WIDTH_MAX);
     if (!cuda_is_float(a->dtype) || (a->u.dtype != SPEC_DTYPE_F32 && a->u.dtype != a->dtype) || a->y.dtype != a->dtype)
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: u is type %d, y is type %d, to be computed in type %d",
-                               (int)a->u.dtype, (int)a->y.dtype, (int)a->dtype);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: u is %s, y %s, to be computed in %s",
+                               speci_dtype_name(a->u.dtype), speci_dtype_name(a->y.dtype), speci_dtype_name(a->dtype));
     if (a->act != SPEC_ACT_SILU && a->act != SPEC_ACT_NONE)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: activation %d, can do silu and none", (int)a->act);
     for (const spec_view *gate : { &a->gate_in, &a->gate_out })
         if (gate->data && ((gate->dtype != SPEC_DTYPE_F32 && gate->dtype != a->dtype) || gate->ld < a->n_channel))
-            return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: a gate of type %d with rows %d apart, need %d",
-                                   (int)gate->dtype, gate->ld, a->n_channel);
+            return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: a gate of %s with rows %d apart, need %d",
+                                   speci_dtype_name(gate->dtype), gate->ld, a->n_channel);
     if (a->gate_out.data && a->replay_y)
         return dev->host->fail(SPEC_E_INVALID, "cuda conv: a gate behind what is replayed");
     return SPEC_OK;
@@ -103,7 +103,7 @@ spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a)
     SPEC_TRY(cuda_enter_op(q, "conv"));
     SPEC_TRY(speci_cuda_check_conv(q->dev, a));
     auto by_four = [](const void *p, spec_dtype dtype, int32_t ld) {
-        return cuda_aligned(p, 4 * cuda_size(dtype)) && ld % 4 == 0;
+        return cuda_aligned(p, 4 * speci_dtype_bytes(dtype)) && ld % 4 == 0;
     };
     auto by_four_or_none = [&](const spec_view &v) { return !v.data || by_four(v.data, v.dtype, v.ld); };
     const bool vectors = by_four(a->u.data, a->u.dtype, a->u.ld) && by_four(a->y.data, a->y.dtype, a->y.ld) &&

@@ -37,7 +37,9 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a)
     if (!cuda_is_float(a->dtype) || !cuda_is_float(a->x.dtype) || !cuda_is_float(a->b.dtype) ||
         !cuda_is_float(a->c.dtype) || !cuda_is_float(a->dt.dtype) || (a->z.data && !cuda_is_float(a->z.dtype)) ||
         !cuda_is_float(a->y.dtype))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda scan: float types only");
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda scan: x %s, B %s, C %s, dt %s, y %s, caches %s; float types only",
+                               speci_dtype_name(a->x.dtype), speci_dtype_name(a->b.dtype), speci_dtype_name(a->c.dtype),
+                               speci_dtype_name(a->dt.dtype), speci_dtype_name(a->y.dtype), speci_dtype_name(a->dtype));
     return SPEC_OK;
 }
 

@@ -441,7 +441,7 @@ bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status
 {
     const auto sixteen = [](const spec_view &v) { return cuda_aligned(v.data, 16) && v.ld % 8 == 0; };
     const auto pairs = [](const spec_view &v) {
-        return !v.data || (cuda_aligned(v.data, 2 * cuda_size(v.dtype)) && v.ld % 2 == 0);
+        return !v.data || (cuda_aligned(v.data, 2 * speci_dtype_bytes(v.dtype)) && v.ld % 2 == 0);
     };
     if (q->shape.phase != SPEC_PHASE_PREFILL || a->a_per_state || a->dtype == SPEC_DTYPE_F32 ||
         a->x.dtype != a->dtype || a->b.dtype != a->dtype || a->c.dtype != a->dtype || a->n_state % 8 || a->head_dim % 8 ||

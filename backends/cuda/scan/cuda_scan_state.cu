@@ -319,7 +319,7 @@ static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
 /* Of up to 7 chunks no part of K has two. */
 static bool has_product(const spec_scan_args *a, const cuda_linear_args *dt)
 {
-    return cuda_size(a->dtype) == 2 && dt->w && dt->w->format->plain && dt->w->dtype == a->dtype && dt->x.dtype == a->dtype &&
+    return speci_dtype_bytes(a->dtype) == 2 && dt->w && dt->w->format->plain && dt->w->dtype == a->dtype && dt->x.dtype == a->dtype &&
            dt->w->ld < LINEAR_PARTS * CUDA_CHUNK && dt->n_out == a->n_head && dt->y.data == a->dt.data &&
            dt->y.ld == a->dt.ld && dt->y.dtype == SPEC_DTYPE_F32 && !dt->bias && !dt->glu && !dt->add &&
            dt->act == SPEC_ACT_NONE && !dt->squares && dt->scale == 1.0f && cuda_aligned(dt->x.data, 16) && dt->x.ld % 8 == 0;
