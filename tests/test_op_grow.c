@@ -149,7 +149,7 @@ static void check_repeat(const char *name, const float *probs, int32_t n, uint64
     free(upto);
 }
 
-static const char *const how_names[] = { "top", "race", "repeat" };
+static const char *const how_names[] = { "top", "gumbel_topk", "repeat" };
 
 /* Rows of many distributions in one call; `shorter` candidates are the first of k. */
 static void run_draw(const test_device *d, int32_t n_row, int32_t n, int32_t k, spec_draw_how how)
