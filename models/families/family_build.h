@@ -1,6 +1,6 @@
 /* family_build.h - from tensors by name to layers as data: what the families share. Internal.
  *
- * A family (model_<family>.c) reads config.json, calls speci_model_build_begin, and then makes each layer from the pieces
+ * A family (family_<family>.c) reads config.json, calls speci_model_build_begin, and then makes each layer from the pieces
  * below. Every piece checks the shapes of its tensors, uploads them, and adds what it made to the model's list of
  * owned things, so that a family that fails leaves nothing behind. */
 #ifndef SPEC_MODEL_BUILD_H

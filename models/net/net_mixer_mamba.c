@@ -36,7 +36,7 @@ static spec_scan_args emit_front(net_emitter *e, const model_mamba *a, const net
                                                 .dtype = type, .window = buffer[NET_R_CONV].base,
                                                 .cache = buffer[NET_R_NODE_CONV].base, .replay_y = e->replay,
                                                 .n_node = e->shape->n_cache, .y = conv, .act = SPEC_ACT_SILU } });
-    const int32_t ring = buffer[NET_R_RECENT_U].bytes > 0 ? buffer[NET_R_RECENT_U].n : 0;
+    const int32_t n_recent = buffer[NET_R_RECENT_U].bytes > 0 ? buffer[NET_R_RECENT_U].n : 0;
     return (spec_scan_args){
         .n_head = a->n_head, .head_dim = a->head_dim, .n_state = a->n_state, .x_rep = a->x_rep, .b_rep = a->b_rep,
         .c_rep = a->c_rep, .a = a->a, .a_per_state = a->a_per_state, .d = a->d, .dt_bias = a->dt_bias, .dt_min = a->dt_min,
@@ -44,7 +44,7 @@ static spec_scan_args emit_front(net_emitter *e, const model_mamba *a, const net
         .replay_ld = a->n_channel, .replay_x_col = a->x_col, .replay_b_col = a->b_col, .b_in_conv = !a->select.w,
         .state = (float *)buffer[NET_R_STATE].base, .cache_dt = (float *)buffer[NET_R_NODE_A].base,
         .cache_b = buffer[NET_R_NODE_K].base, .n_node = e->shape->n_cache,
-        .node_state = (float *)buffer[NET_R_NODE_STATE].base, .n_recent_max = ring, .chunk = ring > 0 ? SPEC_CHUNK : 0,
+        .node_state = (float *)buffer[NET_R_NODE_STATE].base, .n_recent_max = n_recent, .chunk = n_recent > 0 ? SPEC_CHUNK : 0,
         .recent_x = buffer[NET_R_RECENT_U].base, .recent_b = buffer[NET_R_RECENT_K].base,
         .recent_dt = (float *)buffer[NET_R_RECENT_A].base,
     };
