@@ -17,7 +17,7 @@
 /* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
  * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. Likewise the reserve. */
 static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
-static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
+static const double RESERVE = 0.4, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* A round that takes so much longer than usual was disturbed. */
