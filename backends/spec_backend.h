@@ -494,7 +494,8 @@ typedef struct spec_op {
     } u;
 } spec_op;
 
-/* A forward pass. Addresses are fixed for its life. */
+/* A forward pass. Addresses are fixed for its life. Operations run in order. In a pass without rows those of unlike places for what
+ * convolutions hand to scans (replay_y) may run in any order, and side by side: nothing else of theirs is shared. */
 typedef struct spec_plan {
     const spec_op *ops;
     int32_t n_op;

@@ -184,7 +184,7 @@ static spec_status late_expand(spec_queue *q, const spec_expand_args *given)
 
 /* --- plans --- */
 
-enum { ROUNDED = 16, SHAPES = ROUNDED * ROUNDED * 2 * 2 };
+enum { ROUNDED = 16, SHAPES = ROUNDED * ROUNDED * 2 * 2, LATE_OPS = 64 /* of a plan for passes without rows */ };
 
 struct spec_prepared {
     spec_plan plan; /* operations and layers of kv_commit are copies */
@@ -254,9 +254,38 @@ static int32_t shape_of(const spec_step_block *b, bool path, bool finds)
     return ((rounded(b->n_row_run) * ROUNDED + rounded(b->n_seq)) * 2 + path) * 2 + finds;
 }
 
+static const void *place_of(const spec_op *op)
+{
+    return op->kind == SPEC_OP_CONV ? op->u.conv.replay_y : op->kind == SPEC_OP_SCAN ? op->u.scan.replay_y : NULL;
+}
+
+/* Operations of a pass without rows, by turns of their places, the last place first: in order at each place, and nowhere else. */
+static spec_status walk_places(spec_queue *q, const spec_prepared *p)
+{
+    bool done[LATE_OPS] = { false };
+    if (p->plan.n_op > LATE_OPS) return speci_fail(SPEC_E_INVALID, "a plan of %d operations", p->plan.n_op);
+    for (int32_t n_left = p->plan.n_op; n_left > 0;) {
+        const void *turn[LATE_OPS]; /* places that have had theirs */
+        int32_t n_turn = 0, first[LATE_OPS];
+        for (int32_t i = 0; i < p->plan.n_op; i++) {
+            const void *place = place_of(&p->plan.ops[i]);
+            int32_t k = 0;
+            while (k < n_turn && turn[k] != place) k++;
+            if (!done[i] && k == n_turn) turn[n_turn] = place, first[n_turn++] = i;
+        }
+        for (; n_turn > 0; n_turn--, n_left--) {
+            const spec_op *op = &p->plan.ops[first[n_turn - 1]];
+            done[first[n_turn - 1]] = true;
+            SPEC_TRY(cpu()->op[op->kind].run(q->cpu, op));
+        }
+    }
+    return SPEC_OK;
+}
+
 static spec_status walk(spec_queue *q, const spec_prepared *p, const spec_step_block *b)
 {
     SPEC_TRY(cpu()->step_bind(q->cpu, b));
+    if (b->n_row == 0) return walk_places(q, p);
     for (int32_t i = 0; i < p->plan.n_op; i++) {
         const spec_op *op = &p->plan.ops[i];
         if (!b->no_head || !op->head) SPEC_TRY(cpu()->op[op->kind].run(q->cpu, op));

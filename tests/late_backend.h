@@ -6,6 +6,7 @@
  *    went another way would be seen.
  *  - A pass of a shape (rows and sequences rounded up, a path to move, an arg-max behind it) that neither plan_warm nor an earlier
  *    pass has made ready is counted as cold. It has a clock: a pass takes LATE_MS, and LATE_COLD_MS more if it is cold.
+ *  - Passes without rows go from layer to layer as a device may that runs layers side by side.
  *
  * One at a time: what is set and what is counted is static. */
 #ifndef LATE_BACKEND_H

@@ -18,6 +18,8 @@
  * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. Likewise the reserve. */
 static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
 static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
+/* A way to draft that may become so much faster than plain decoding at best may lose all of the reserve; another one a part in proportion. */
+static const double WHOLE_RESERVE = 2;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* A round that takes so much longer than usual was disturbed. */
@@ -114,7 +116,7 @@ static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 
 /* A round of an arm: tokens of a sequence, and the time of all. once_ms: what it takes more now, but not when it is asked again. */
 typedef struct arm_prospect {
-    double n_emitted, n_emitted_least, ms, ms_most, once_ms;
+    double n_emitted, n_emitted_least, n_emitted_most, ms, ms_most, once_ms;
 } arm_prospect;
 
 /* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
@@ -174,13 +176,14 @@ static double once_ms(const speci_choice *c, int32_t source, int32_t n_seq, bool
 
 static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources, double usual)
 {
-    arm_prospect p = { .n_emitted = 1, .n_emitted_least = 1 };
+    arm_prospect p = { .n_emitted = 1, .n_emitted_least = 1, .n_emitted_most = 1 };
     double n_node = 0, share = 0, left = 1;
     const bool is_new = has_new_passes(c, arm, n_seq);
     uint64_t rest = c->arms[arm].sources;
     for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) {
         p.n_emitted += left * sources[i].n_accepted;
         p.n_emitted_least += left * sources[i].n_accepted_least;
+        p.n_emitted_most += left * sources[i].n_accepted_most;
         p.ms += draft_ms(c, i, left * n_seq), p.once_ms += once_ms(c, i, n_seq, is_new);
         n_node += left * sources[i].n_node;
         share += left * sources[i].share;
@@ -220,12 +223,13 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
     return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
-/* What a round of the arm loses against a plain one at worst is no more than the reserve. A round of one sequence loses little and says
- * little: credit alone bounds those. */
+/* What a round of the arm loses against a plain one at worst is no more than its part of the reserve. A round of one sequence loses little
+ * and says little: credit alone bounds those. */
 static bool is_safe(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain, int32_t n_seq)
 {
     const double lost = (p->ms_most + p->once_ms) / plain->ms - p->n_emitted_least;
-    return n_seq == 1 || fmin(lost, MOST_RESERVE) <= fmax(c->reserve, 0);
+    const double gain = p->n_emitted_most * plain->ms / p->ms - 1, part = fmax(fmin(gain / WHOLE_RESERVE, 1), 0);
+    return n_seq == 1 || fmin(lost, MOST_RESERVE) <= part * fmax(c->reserve, 0);
 }
 
 /* The arm that may be better than the best one by most, or that one. */

@@ -105,6 +105,7 @@ struct cuda_shape {
     int32_t fits;   /* the step block is a kernel's parameter (cuda_step) */
     int32_t finds;  /* the pass ends with the tokens of its rows (cuda_tokens) */
     int32_t no_head; /* spec_step_block's */
+    int32_t no_row;  /* paths are applied, and nothing else */
 };
 
 /* Where arg-max of a pass's first n_row rows goes. */
@@ -333,6 +334,20 @@ struct cuda_pass {
     const cuda_op *head;      /* whose rows' largest the pass finds, or NULL */
     unsigned long long *best; /* ... there, or NULL: the embedding sets them to 0, the head raises them */
 };
+
+/* The branches of a graph while it is captured (cuda_branches.cu): the first is the queue's own stream, the trunk. */
+enum { CUDA_BRANCHES = 4 };
+struct cuda_branches {
+    cudaStream_t stream[CUDA_BRANCHES];
+    cudaEvent_t event[CUDA_BRANCHES];
+    const void *place[CUDA_BRANCHES]; /* [n] that operations of the branch share */
+    int n;
+};
+/* open: forks them off; on an error too, close. take: launches go to the operation's branch; join: to the trunk, behind all of them. */
+spec_status speci_cuda_branches_open(spec_queue *q, cuda_branches *b);
+void speci_cuda_branch_take(spec_queue *q, cuda_branches *b, const spec_op *op);
+spec_status speci_cuda_branches_join(spec_queue *q, cuda_branches *b);
+void speci_cuda_branches_close(cuda_branches *b);
 
 /* One check and one launcher per kind, in a table (cuda_ops.cu). A check answers for types and sizes and never looks at row
  * counts; a launcher asks it first. */

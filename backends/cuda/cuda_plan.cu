@@ -27,7 +27,8 @@ struct spec_prepared {
     int32_t n_graph;
 };
 
-static spec_status walk(spec_queue *q, const spec_prepared *p)
+/* branches: of a graph that is captured, or NULL: one operation behind the other. */
+static spec_status walk(spec_queue *q, const spec_prepared *p, cuda_branches *branches)
 {
     cuda_pass pass = {};
     if (q->shape.finds) pass.head = p->head, pass.best = q->best;
@@ -37,6 +38,7 @@ static spec_status walk(spec_queue *q, const spec_prepared *p)
             o++;
             continue;
         }
+        if (branches) speci_cuda_branch_take(q, branches, &o->op);
         pass.reader = o[1].reader;
         const bool both = o->fusion && o->fusion->run(q, o, &pass, &status);
         pass.reader = o->reader;
@@ -62,12 +64,19 @@ static bool begins_waiting(const spec_queue *q, const spec_prepared *p)
     return o->op.kind == SPEC_OP_KV_COMMIT || o->op.kind == SPEC_OP_EMBED;
 }
 
+static spec_status walk_branches(spec_queue *q, const spec_prepared *p, cuda_branches *branches)
+{
+    SPEC_TRY(speci_cuda_branches_open(q, branches));
+    const spec_status status = walk(q, p, branches), joined = speci_cuda_branches_join(q, branches);
+    return status == SPEC_OK ? joined : status;
+}
+
 /* The launches of a step and of the operations behind it. */
-static spec_status walk_captured(spec_queue *q, const spec_prepared *p)
+static spec_status walk_captured(spec_queue *q, const spec_prepared *p, cuda_branches *branches)
 {
     cuda_step none = {};
     if (q->shape.fits) SPEC_TRY(speci_cuda_step_launch(q, &none));
-    return walk(q, p);
+    return q->shape.no_row ? walk_branches(q, p, branches) : walk(q, p, NULL);
 }
 
 /* g->exec stays NULL when the plan cannot be captured: not an error. */
@@ -78,8 +87,10 @@ static void capture(spec_queue *q, const spec_prepared *p, plan_graph *g)
         (void)cudaGetLastError();
         return;
     }
-    const spec_status status = walk_captured(q, p);
+    cuda_branches branches = {};
+    const spec_status status = walk_captured(q, p, &branches);
     const cudaError_t ended = cudaStreamEndCapture(q->stream, &g->graph);
+    speci_cuda_branches_close(&branches);
     size_t n_root = 1;
     bool good = status == SPEC_OK && ended == cudaSuccess && g->graph;
     if (good && q->shape.fits)
@@ -181,7 +192,7 @@ static spec_status run_pass(spec_queue *q, spec_prepared *p, const spec_step_blo
 {
     const plan_graph *g = find_graph(q, p);
     if (!g || !g->exec || !g->step) SPEC_TRY(speci_cuda_step_send(q, block, tokens));
-    if (!g || !g->exec) return walk(q, p);
+    if (!g || !g->exec) return walk(q, p, NULL);
     if (g->step) {
         cuda_step step;
         cuda_step_of(&step, block, tokens, begins_waiting(q, p));

@@ -100,6 +100,7 @@ spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *b)
     q->shape.fits = cuda_step_fits(b);
     q->shape.finds = 0;
     q->shape.no_head = b->no_head != 0;
+    q->shape.no_row = b->n_row_run == 0;
     return SPEC_OK;
 }
 

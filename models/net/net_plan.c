@@ -36,6 +36,10 @@ static net_widths widths_of(const spec_model *m)
 
 /* --- tensors --- */
 
+/* Layers that a pass without rows may be in at once: so many places has what convolutions hand to scans. Such a pass is of one sequence,
+ * and the places of others are free. */
+enum { REPLAY_PLACES = 4 };
+
 /* What every row of a pass has. */
 static void take_rows(net_emitter *e, int32_t rows)
 {
@@ -61,12 +65,19 @@ size_t speci_net_rows_bytes(const spec_model *model, int32_t rows)
     return memory.work.n;
 }
 
+/* What convolutions make of a sequence's nodes for the scans behind them. */
+static size_t replay_bytes(const net_emitter *e)
+{
+    const spec_model *m = e->model;
+    return ((size_t)e->shape->n_cache * 2 * (size_t)widths_of(m).channel * speci_dtype_bytes(m->dtype) + 255) & ~(size_t)255;
+}
+
 static void take_tensors(net_emitter *e)
 {
     const spec_model *m = e->model;
     const size_t n_row = (size_t)e->shape->n_row_decode;
     take_rows(e, net_max(e->shape->n_row_decode, e->shape->chunk));
-    e->replay = net_take(&e->memory->work, n_row * 2 * (size_t)widths_of(m).channel * speci_dtype_bytes(m->dtype));
+    e->replay = net_take(&e->memory->work, (size_t)net_max(e->shape->n_seq, REPLAY_PLACES) * replay_bytes(e));
     e->plans->logits = net_take(&e->memory->work, n_row * (size_t)speci_model_n_logit(m) * sizeof(float));
     if (m->intake) speci_net_take_intake(e);
 }
@@ -191,18 +202,23 @@ static void emit_parts(net_emitter *e)
     e->plans = whole;
 }
 
-/* The plans of passes without rows: parts of the decode plan, which are as long at most. */
-static void pick(net_plans *plans)
+/* The plans of passes without rows: parts of the decode plan, which are as long at most. A scan's convolution stands in front of it, and
+ * both have a place of their own, which the layers behind do not wait for (spec_plan). */
+static void pick(net_emitter *e)
 {
+    net_plans *const plans = e->plans;
     if (!plans->ops[SPEC_PHASE_DECODE]) {
         plans->n_op[NET_REPLAY] = plans->n_op[NET_FOLD] = plans->n_op[SPEC_PHASE_DECODE];
         return;
     }
-    for (int32_t i = 0; i < plans->n_op[SPEC_PHASE_DECODE]; i++) {
-        const spec_op *op = &plans->ops[SPEC_PHASE_DECODE][i];
-        if (!speci_op_kinds[op->kind].replays) continue;
-        plans->ops[NET_REPLAY][plans->n_op[NET_REPLAY]++] = *op;
-        if (op->kind == SPEC_OP_SCAN && op->u.scan.chunk > 0) plans->ops[NET_FOLD][plans->n_op[NET_FOLD]++] = *op;
+    for (int32_t i = 0, n_scan = 0; i < plans->n_op[SPEC_PHASE_DECODE]; i++) {
+        spec_op op = plans->ops[SPEC_PHASE_DECODE][i];
+        char *const replay = (char *)e->replay + (size_t)(n_scan % REPLAY_PLACES) * replay_bytes(e);
+        if (!speci_op_kinds[op.kind].replays) continue;
+        if (op.kind == SPEC_OP_CONV && op.u.conv.replay_y) op.u.conv.replay_y = replay;
+        if (op.kind == SPEC_OP_SCAN) op.u.scan.replay_y = replay, n_scan++;
+        plans->ops[NET_REPLAY][plans->n_op[NET_REPLAY]++] = op;
+        if (op.kind == SPEC_OP_SCAN && op.u.scan.chunk > 0) plans->ops[NET_FOLD][plans->n_op[NET_FOLD]++] = op;
     }
 }
 
@@ -217,5 +233,5 @@ void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *mode
     speci_net_take_taps(&e);
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) emit_plan(&e);
     if (model->intake && model->intake->hands_input) emit_parts(&e);
-    pick(plans);
+    pick(&e);
 }

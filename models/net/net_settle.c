@@ -5,7 +5,7 @@
  * rest of them and one more made of such entries, are folded by one pass; the entries are then forgotten. */
 #include "models/net/net.h"
 
-enum { RANGES = 64 /* of a call */ };
+enum { RANGES = 256 /* of a call */ };
 
 typedef struct zero_list {
     const net_exec *net;
