@@ -1,4 +1,4 @@
-/* family_build.c - tensors to weights, norms and vectors on the device. The mixers are in family_build_mixer.c. */
+/* family_build.c - tensors to norms and vectors on the device. Matrices: family_build_matrix.c; Mamba mixers: family_build_mixer.c. */
 #include "models/families/family_build.h"
 
 #include <inttypes.h>
@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/core_dtype.h"
-#include "core/core_half.h"
 #include "models/net/net_mixer.h"
 
 model_name speci_namef(const char *fmt, ...)
@@ -68,11 +66,6 @@ spec_status speci_model_build_check_heads(model_builder *b, const model_attentio
 
 /* --- tensors --- */
 
-static bool same_shape(const model_tensor *t, int32_t n_dim, const int64_t *dim)
-{
-    return t->n_dim == n_dim && memcmp(t->dim, dim, (size_t)n_dim * sizeof *dim) == 0;
-}
-
 static uint64_t product(int32_t n_dim, const int64_t *dim)
 {
     uint64_t n = 1;
@@ -103,8 +96,8 @@ static spec_status load_piece(void *arg, int32_t i)
     return speci_checkpoint_load_part(l->checkpoint, l->t, at, left < LOAD_BYTES ? left : LOAD_BYTES);
 }
 
-/* A tensor's bytes come to memory on the backend's threads: a file in the page cache is read no faster than new pages can be had. */
-static spec_status load(model_builder *b, const model_tensor *t)
+/* A file in the page cache is read no faster than new pages can be had. */
+spec_status speci_model_build_load(model_builder *b, const model_tensor *t)
 {
     loading l = { b->checkpoint, t };
     return speci_parallel(b->model->backend, (int32_t)((t->bytes + LOAD_BYTES - 1) / LOAD_BYTES), load_piece, &l);
@@ -118,21 +111,20 @@ spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const
     if (!t)
         return speci_fail(SPEC_E_FORMAT, "%s: tensor %s is missing, expected shape %s", speci_checkpoint_path(b->checkpoint),
                           speci_checkpoint_stored(b->checkpoint, name, stored, sizeof stored), speci_shape_of(n_dim, dim).s);
-    if (!same_shape(t, n_dim, dim) && !is_folded(b, t, n_dim, dim))
+    if (!speci_tensor_has_shape(t, n_dim, dim) && !is_folded(b, t, n_dim, dim))
         return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: expected shape %s, found %s", t->file, t->name,
                           speci_shape_of(n_dim, dim).s, speci_shape_of(t->n_dim, t->dim).s);
     if (t->dtype == SPEC_DTYPE_AUTO && !t->blocks)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype F32, BF16 or F16%s, found %s", t->file, t->name,
                           speci_checkpoint_gguf(b->checkpoint) ? ", or Q2_K to Q8_0, IQ4_NL, IQ4_XS or MXFP4" : "", t->dtype_name);
-    SPEC_TRY(load(b, t));
+    SPEC_TRY(speci_model_build_load(b, t));
     if (!t->used) b->model->n_parameters += count(t);
     t->used = true;
     *out = t;
     return SPEC_OK;
 }
 
-/* The tensor's bytes are on the device. */
-static spec_status copied(model_builder *b, const model_tensor *t)
+spec_status speci_model_build_copied(model_builder *b, const model_tensor *t)
 {
     speci_checkpoint_done(b->checkpoint, t);
     b->bytes_done += t->bytes;
@@ -174,7 +166,7 @@ static spec_status upload_tensor(model_builder *b, const float **out, const mode
     const spec_status status = speci_model_build_upload(b, out, x, n);
     speci_free(b->model->allocator, x);
     SPEC_TRY(status);
-    return copied(b, t);
+    return speci_model_build_copied(b, t);
 }
 
 spec_status speci_model_build_vector(model_builder *b, const float **out, const char *name, int32_t n)
@@ -237,315 +229,6 @@ spec_status speci_model_build_norm_of_ones(model_builder *b, model_norm *out, sp
     const spec_status status = speci_model_build_upload(b, &out->weight, x, (size_t)dim);
     speci_free(b->model->allocator, x);
     return status;
-}
-
-/* --- matrices --- */
-
-/* What a linear map is made of: tensors with their row ranges, in the order of the result's rows. */
-typedef struct rows {
-    const model_tensor *t;
-    int32_t first, n;
-} rows;
-
-/* Rows [first, first + n) of t as `type`, as the device is to have them. */
-typedef spec_status (*copy_rows)(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type);
-
-static spec_status copy_same(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
-{
-    (void)type;
-    const size_t n_in = (size_t)t->dim[1];
-    memcpy(out, t->data + speci_tensor_bytes(t, (size_t)first * n_in), speci_tensor_bytes(t, (size_t)n * n_in));
-    return SPEC_OK;
-}
-
-static spec_status copy_f32(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
-{
-    (void)type;
-    const size_t n_in = (size_t)t->dim[1];
-    speci_tensor_floats(out, t, (size_t)first * n_in, (size_t)n * n_in);
-    return SPEC_OK;
-}
-
-/* As 16-bit numbers, a piece at a time. */
-static void copy_narrow(uint16_t *out, const model_tensor *t, int32_t first, int32_t n, uint16_t (*narrow)(float))
-{
-    float x[SPEC_K_BLOCK]; /* which is a multiple of all blocks' */
-    const size_t n_in = (size_t)t->dim[1], end = (size_t)(first + n) * n_in;
-    for (size_t i = (size_t)first * n_in; i < end; i += SPEC_K_BLOCK) {
-        const size_t n_piece = end - i < SPEC_K_BLOCK ? end - i : SPEC_K_BLOCK;
-        speci_tensor_floats(x, t, i, n_piece);
-        for (size_t k = 0; k < n_piece; k++) *out++ = narrow(x[k]);
-    }
-}
-
-static spec_status copy_bf16(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
-{
-    (void)type;
-    copy_narrow(out, t, first, n, speci_to_bf16);
-    return SPEC_OK;
-}
-
-static spec_status copy_f16(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
-{
-    (void)type;
-    copy_narrow(out, t, first, n, speci_to_f16);
-    return SPEC_OK;
-}
-
-static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
-{
-    if (t->blocks && t->blocks->dtype == type) return copy_same(out, t, first, n, type);
-    return speci_quantise(speci_packing_of(type), out, t, first, n);
-}
-
-/* Rows of a part of the copy, n_piece of them a task. */
-typedef struct copying {
-    const rows *r;
-    uint8_t *to;
-    size_t row_bytes;
-    int32_t n_piece;
-    copy_rows copy;
-    spec_dtype type;
-} copying;
-
-static spec_status copy_piece(void *arg, int32_t i)
-{
-    const copying *c = arg;
-    const int32_t first = i * c->n_piece, left = c->r->n - first;
-    return c->copy(c->to + (size_t)first * c->row_bytes, c->r->t, c->r->first + first, left < c->n_piece ? left : c->n_piece, c->type);
-}
-
-/* On the backend's threads. */
-static spec_status copy_part(const model_builder *b, uint8_t *to, const rows *r, const spec_weight_desc *desc,
-                             copy_rows copy, size_t row_bytes)
-{
-    enum { PIECE = 1 << 12 }; /* values, or a row */
-    copying c = { r, to, row_bytes, desc->n_in < PIECE ? PIECE / desc->n_in : 1, copy, desc->dtype };
-    return speci_parallel(b->model->backend, (r->n - 1) / c.n_piece + 1, copy_piece, &c);
-}
-
-/* Takes the matrix to the device from a copy, which is one part. */
-static spec_status open_copy(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n,
-                             copy_rows copy, size_t row_bytes)
-{
-    const spec_allocator *a = b->model->allocator;
-    uint8_t *x = speci_alloc(a, (size_t)desc->n_out, row_bytes), *at = x;
-    spec_status status = x ? SPEC_OK : SPEC_E_NOMEM;
-    for (int32_t i = 0; i < n && status == SPEC_OK; i++) {
-        status = copy_part(b, at, &r[i], desc, copy, row_bytes);
-        at += (size_t)r[i].n * row_bytes;
-    }
-    desc->parts = &(spec_weight_part){ x, desc->n_out };
-    desc->n_part = 1;
-    if (status == SPEC_OK) status = speci_model_own_weight(b->model, out, desc);
-    speci_free(a, x);
-    return status;
-}
-
-/* Every value in desc's type. */
-static spec_status open_unpacked(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
-{
-    const copy_rows copy = desc->dtype == SPEC_DTYPE_F32 ? copy_f32 : desc->dtype == SPEC_DTYPE_BF16 ? copy_bf16 : copy_f16;
-    return open_copy(b, out, desc, r, n, copy, (size_t)desc->n_in * speci_dtype_bytes(desc->dtype));
-}
-
-/* Does the device take such blocks as they are? */
-static bool keeps_blocks(const model_builder *b, const gguf_type *blocks)
-{
-    return blocks && blocks->dtype != SPEC_DTYPE_AUTO && (b->model->backend->ops->weight_blocks >> blocks->dtype & 1) != 0;
-}
-
-/* What stands in the file is kept: all parts are alike. */
-static spec_status open_kept(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
-{
-    const size_t row_bytes = speci_tensor_bytes(r[0].t, (size_t)desc->n_in);
-    spec_weight_part parts[MODEL_MAX_PART];
-    if (n > MODEL_MAX_PART) return open_copy(b, out, desc, r, n, copy_same, row_bytes);
-    for (int32_t i = 0; i < n; i++) parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
-    desc->parts = parts, desc->n_part = n;
-    return speci_model_own_weight(b->model, out, desc);
-}
-
-/* Blocks become the compute type, which is told when all is loaded. */
-static spec_status open_from_blocks(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
-{
-    desc->dtype = desc->compute;
-    b->n_unpacked++;
-    for (int32_t i = 0; i < n; i++) b->bytes_packed += speci_tensor_bytes(r[i].t, (size_t)r[i].n * (size_t)desc->n_in);
-    b->bytes_unpacked += (size_t)desc->n_out * (size_t)desc->n_in * speci_dtype_bytes(desc->dtype);
-    return open_unpacked(b, out, desc, r, n);
-}
-
-static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
-                               bool glu, bool gather)
-{
-    const gguf_type *const blocks = r[0].t->blocks;
-    spec_weight_desc desc = { .n_in = n_in, .dtype = blocks ? blocks->dtype : r[0].t->dtype, .compute = b->model->dtype,
-                              .glu = glu, .gather = gather };
-    bool unlike = false, packed = false; /* unlike: a fine-tune was merged into some of the parts, say */
-    for (int32_t i = 0; i < n; i++) {
-        unlike = unlike || r[i].t->dtype != r[0].t->dtype || r[i].t->blocks != blocks;
-        packed = packed || r[i].t->blocks;
-        desc.n_out += r[i].n;
-    }
-    const spec_dtype quantised = speci_quantised_as(b->model->weights, n_in);
-    if (quantised != SPEC_DTYPE_AUTO) {
-        const speci_packing *const packing = speci_packing_of(quantised);
-        desc.dtype = quantised;
-        return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / packing->n_value * packing->bytes);
-    }
-    if (packed && (unlike || !keeps_blocks(b, blocks))) return open_from_blocks(b, out, &desc, r, n);
-    if (unlike) {
-        desc.dtype = SPEC_DTYPE_F32;
-        return open_unpacked(b, out, &desc, r, n);
-    }
-    return open_kept(b, out, &desc, r, n);
-}
-
-static bool alike(const rows *a, const rows *b) { return a->t->blocks == b->t->blocks && a->t->dtype == b->t->dtype; }
-
-/* Runs of rows that are alike, the first of which is out's own weight, the others `more`. */
-static spec_status open_runs(model_builder *b, model_linear *out, const rows *r, int32_t n)
-{
-    for (int32_t i = 0, k = -1, end; i < n; i = end, k++) {
-        int32_t n_out = 0;
-        for (end = i; end < n && alike(&r[end], &r[i]); end++) n_out += r[end].n;
-        SPEC_TRY(open_matrix(b, k < 0 ? &out->w : &out->more[k].w, r + i, end - i, out->n_in, false, false));
-        if (k >= 0) out->more[k].n_out = n_out;
-    }
-    return SPEC_OK;
-}
-
-/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; gates
- * and what they multiply where the backend joins them behind their products. */
-static spec_status open_rows(model_builder *b, model_linear *out, const rows *r, int32_t n, bool glu)
-{
-    int32_t n_run = 1;
-    bool packed = r[0].t->blocks;
-    for (int32_t i = 1; i < n; i++) {
-        n_run += !alike(&r[i], &r[i - 1]);
-        packed = packed || r[i].t->blocks;
-    }
-    const bool quantised = speci_quantised_as(b->model->weights, out->n_in) != SPEC_DTYPE_AUTO;
-    const bool apart = !glu || b->model->backend->ops->op[SPEC_OP_GLU].run;
-    if (packed && apart && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
-    return open_matrix(b, &out->w, r, n, out->n_in, glu, false);
-}
-
-/* The same rows of the biases, one after the other. */
-static spec_status upload_bias(model_builder *b, const float **out, const rows *r, int32_t n, int32_t n_out)
-{
-    float *x = speci_alloc(b->model->allocator, (size_t)n_out, sizeof *x);
-    size_t at = 0;
-    if (!x) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < n; i++)
-        speci_tensor_floats(x + at, r[i].t, (size_t)r[i].first, (size_t)r[i].n), at += (size_t)r[i].n;
-    const spec_status status = speci_model_build_upload(b, out, x, (size_t)n_out);
-    speci_free(b->model->allocator, x);
-    return status;
-}
-
-static int32_t count_runs(const model_part *p) { return p->from ? p->n_out / p->n_run : 1; }
-
-/* Appends the runs of t, in the part's order; returns behind them. */
-static rows *add_runs(rows *r, const model_tensor *t, const model_part *p)
-{
-    if (!p->from) *r++ = (rows){ t, 0, p->n_out };
-    for (int32_t i = 0; p->from && i < count_runs(p); i++) {
-        const int32_t before = i / p->n_from * p->n_from * p->n_run;
-        *r++ = (rows){ t, before + p->from[i % p->n_from], p->n_run };
-    }
-    return r;
-}
-
-/* The tensors of the parts, in pairs: weight [2 i], bias [2 i + 1] or NULL. */
-static spec_status find_parts(model_builder *b, model_tensor **t, const model_stack *s)
-{
-    for (int32_t i = 0; i < s->n_part; i++) {
-        const model_part *p = &s->parts[i];
-        const int64_t dim[] = { p->n_out, s->n_in };
-        t[2 * i + 1] = NULL;
-        SPEC_TRY(speci_model_build_tensor(b, &t[2 * i], speci_namef("%s.weight", p->prefix.s).s, 2, dim));
-        if (s->bias) SPEC_TRY(speci_model_build_tensor(b, &t[2 * i + 1], speci_namef("%s.bias", p->prefix.s).s, 1, dim));
-    }
-    return SPEC_OK;
-}
-
-static spec_status open_parts(model_builder *b, model_linear *out, model_tensor *const *t, const model_stack *s)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < s->n_part; i++) n += count_runs(&s->parts[i]);
-    rows *r = speci_alloc(b->model->allocator, (size_t)n, sizeof *r), *end = r;
-    if (!r) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < s->n_part; i++) end = add_runs(end, t[2 * i], &s->parts[i]);
-    spec_status status = open_rows(b, out, r, n, s->glu);
-    end = r;
-    for (int32_t i = 0; s->bias && i < s->n_part; i++) end = add_runs(end, t[2 * i + 1], &s->parts[i]);
-    if (s->bias && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n, out->n_out);
-    speci_free(b->model->allocator, r);
-    return status;
-}
-
-spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_stack *stack)
-{
-    model_tensor *t[2 * MODEL_MAX_PART];
-    *out = (model_linear){ .n_in = stack->n_in };
-    for (int32_t i = 0; i < stack->n_part; i++) out->n_out += stack->parts[i].n_out;
-    SPEC_TRY(find_parts(b, t, stack));
-    SPEC_TRY(open_parts(b, out, t, stack));
-    for (int32_t i = 0; i < 2 * stack->n_part; i++)
-        if (t[i]) SPEC_TRY(copied(b, t[i]));
-    return SPEC_OK;
-}
-
-spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in, bool bias)
-{
-    const model_part part = { .prefix = speci_namef("%s", prefix), .n_out = n_out };
-    return speci_model_build_stack(b, out, &(model_stack){ .parts = &part, .n_part = 1, .n_in = n_in, .bias = bias });
-}
-
-/* --- embeddings and head --- */
-
-/* Versions of transformers differ on which of the two counts when a tied model's file has both: only copies are
- * taken. */
-static spec_status check_copy(model_builder *b, const model_tensor *embed, const char *head)
-{
-    model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
-    if (!t) return SPEC_OK;
-    SPEC_TRY(load(b, t));
-    if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype || t->blocks != embed->blocks ||
-        memcmp(t->data, embed->data, t->bytes) != 0)
-        return speci_fail(SPEC_E_FORMAT,
-                          "%s: tensor %s differs from %s, but %s ties the two (tie_word_embeddings): expected a copy or "
-                          "none",
-                          t->file, head, embed->name, b->config->file);
-    t->used = true;
-    return copied(b, t);
-}
-
-static spec_status build_embed(model_builder *b, const char *embed, const char *copy)
-{
-    spec_model *m = b->model;
-    model_tensor *t = NULL;
-    SPEC_TRY(speci_model_build_tensor(b, &t, embed, 2, (int64_t[]){ m->n_vocab, m->dim }));
-    if (copy) SPEC_TRY(check_copy(b, t, copy));
-    SPEC_TRY(open_matrix(b, &m->embed, &(rows){ t, 0, m->n_vocab }, 1, m->dim, false, true));
-    return copied(b, t);
-}
-
-spec_status speci_model_build_embed(model_builder *b, const char *embed) { return build_embed(b, embed, NULL); }
-
-spec_status speci_model_build_ends(model_builder *b, const char *embed, const char *head, bool tied)
-{
-    spec_model *m = b->model;
-    model_tensor *t = NULL;
-    const int64_t shape[2] = { m->n_vocab, m->dim };
-    SPEC_TRY(build_embed(b, embed, tied ? head : NULL));
-    m->head = (model_linear){ .w = m->embed, .n_in = m->dim, .n_out = m->n_vocab };
-    if (tied) return SPEC_OK;
-    SPEC_TRY(speci_model_build_tensor(b, &t, head, 2, shape));
-    SPEC_TRY(open_matrix(b, &m->head.w, &(rows){ t, 0, m->n_vocab }, 1, m->dim, false, false));
-    return copied(b, t);
 }
 
 /* --- activations --- */

@@ -51,6 +51,9 @@ spec_status speci_model_build_begin(model_builder *b, int32_t n_vocab, int32_t d
 /* The tensor of that name and shape, marked as used. */
 spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const char *name, int32_t n_dim,
                                const int64_t *dim);
+/* Its bytes come to memory, on the backend's threads; and are on the device: the file's may go, and progress is told. */
+spec_status speci_model_build_load(model_builder *b, const model_tensor *t);
+spec_status speci_model_build_copied(model_builder *b, const model_tensor *t);
 /* A tensor [n] of any float type, as float32 on the device. */
 spec_status speci_model_build_vector(model_builder *b, const float **out, const char *name, int32_t n);
 /* a = -exp(A_log), [n] or [n][n_state] */

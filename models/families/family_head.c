@@ -55,9 +55,10 @@ spec_status speci_head_embedding(model_builder *b)
     model_tensor *t = speci_checkpoint_find(b->checkpoint, "embed_tokens.weight");
     if (m->dim != m->intake->n_hidden) return speci_model_build_embed(b, "embed_tokens.weight");
     if (!t) return SPEC_OK;
-    if (t->n_dim != 2 || t->dim[0] != m->n_vocab || t->dim[1] != m->dim)
-        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: expected shape %s, found %s", t->file, t->name,
-                          speci_shape_of(2, (int64_t[]){ m->n_vocab, m->dim }).s, speci_shape_of(t->n_dim, t->dim).s);
+    const int64_t shape[] = { m->n_vocab, m->dim };
+    if (!speci_tensor_has_shape(t, 2, shape))
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: expected shape %s, found %s", t->file, t->name, speci_shape_of(2, shape).s,
+                          speci_shape_of(t->n_dim, t->dim).s);
     t->used = true;
     return SPEC_OK;
 }

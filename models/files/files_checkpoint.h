@@ -27,6 +27,7 @@ typedef struct model_tensor {
 
 /* Values [first, first + n) as float32, of one that has a type or blocks; of these whole ones. */
 void speci_tensor_floats(float *out, const model_tensor *t, size_t first, size_t n);
+bool speci_tensor_has_shape(const model_tensor *t, int32_t n_dim, const int64_t *dim);
 /* The bytes of so many values. */
 size_t speci_tensor_bytes(const model_tensor *t, size_t n);
 

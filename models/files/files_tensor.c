@@ -1,9 +1,14 @@
-/* files_tensor.c - the values of tensors as float32. */
+/* files_tensor.c - tensors of files: their shape, their bytes, their values as float32. */
 #include <string.h>
 
 #include "core/core_dtype.h"
 #include "core/core_half.h"
 #include "models/files/files_checkpoint.h"
+
+bool speci_tensor_has_shape(const model_tensor *t, int32_t n_dim, const int64_t *dim)
+{
+    return t->n_dim == n_dim && memcmp(t->dim, dim, (size_t)n_dim * sizeof *dim) == 0;
+}
 
 size_t speci_tensor_bytes(const model_tensor *t, size_t n)
 {
