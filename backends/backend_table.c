@@ -7,16 +7,13 @@
 #include <string.h>
 
 #include "backends/backend.h"
+#include "backends/backend_plugin.h"
 #include "backends/backend_probe.h"
 
 static const spec_backend_ops *const built_in[] = { &speci_cpu_ops };
 enum { N_BUILT_IN = sizeof built_in / sizeof built_in[0] };
 
-/* Plugins that belong to the project: spec_backend_list looks for them. */
-static const char *const known_plugins[] = { "cuda" };
-enum { N_KNOWN_PLUGIN = sizeof known_plugins / sizeof known_plugins[0] };
-
-enum { NAME_CAP = 64, PATH_CAP = 4096, REASON_CAP = 6144 };
+enum { NAME_CAP = 128, HEAD_CAP = 4096 };
 
 /* ------------------------------------------------------------------------------- host services --- */
 
@@ -212,99 +209,7 @@ spec_status spec_backend_open_ops(spec_backend **out, const spec_backend_ops *op
     return SPEC_OK;
 }
 
-/* --------------------------------------------------------------------------------------- plugins --- */
-
-/* What was tried, for the message. */
-typedef struct reasons {
-    char text[REASON_CAP];
-    size_t n;
-} reasons;
-
-static void add_reason(reasons *r, const char *place, const char *why)
-{
-    bool named = why && strncmp(why, place, strlen(place)) == 0; /* most loaders begin with the path */
-    int n = snprintf(r->text + r->n, sizeof r->text - r->n, "%s%s%s%s", r->n ? "; " : "", named ? "" : place,
-                     named ? "" : ": ", why ? why : "?");
-    if (n > 0) r->n = r->n + (size_t)n < sizeof r->text ? r->n + (size_t)n : sizeof r->text - 1;
-}
-
-static void *try_load(const char *path, reasons *tried)
-{
-    const char *why = NULL;
-    void *lib = speci_dl_open(path, &why);
-    if (!lib) add_reason(tried, path, why);
-    return lib;
-}
-
-static void *try_dir(const char *dir, const char *file, reasons *tried)
-{
-    char path[PATH_CAP];
-    if (!dir || !dir[0]) return NULL;
-    int n = snprintf(path, sizeof path, "%s/%s", dir, file);
-    return n > 0 && (size_t)n < sizeof path ? try_load(path, tried) : NULL;
-}
-
-/* libspec-<name>.so: in the directory of the params, beside the library, by the loader. A program that has the library in it
- * lies in bin, and the plugins in the lib beside that, in a build and where it is installed. */
-static void *find_plugin(const char *name, const char *plugin_dir, reasons *tried)
-{
-    char file[NAME_CAP + 16], beside[PATH_CAP], lib_of_bin[PATH_CAP + 8];
-    snprintf(file, sizeof file, "libspec-%s.so", name);
-    speci_library_dir(beside, sizeof beside);
-    snprintf(lib_of_bin, sizeof lib_of_bin, "%s/../lib", beside);
-    const char *const places[] = { plugin_dir, beside, beside[0] ? lib_of_bin : NULL };
-    void *lib = NULL;
-    for (size_t i = 0; i < sizeof places / sizeof places[0] && !lib; i++) lib = try_dir(places[i], file, tried);
-    return lib ? lib : try_load(file, tried);
-}
-
-static spec_status plugin_table(const spec_backend_ops **out, void *lib, const char *name)
-{
-    spec_backend_entry entry;
-    spec_backend_ops as_known;
-    void *symbol = speci_dl_symbol(lib, SPEC_BACKEND_ENTRY);
-    if (!symbol)
-        return speci_fail(SPEC_E_UNSUPPORTED, "plugin %s does not export %s", name, SPEC_BACKEND_ENTRY);
-    memcpy(&entry, &symbol, sizeof entry);
-    *out = entry();
-    return take_table(&as_known, *out);
-}
-
-static bool is_plain_name(const char *name)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-    return name[0] && strspn(name, plain) == strlen(name);
-}
-
-static bool is_known_plugin(const char *name)
-{
-    for (size_t i = 0; i < N_KNOWN_PLUGIN; i++)
-        if (strcmp(known_plugins[i], name) == 0) return true;
-    return false;
-}
-
-/* Loads the plugin that `name` means, a plain name or a path; *table is its checked table. */
-static spec_status load_plugin(void **lib, const spec_backend_ops **table, const char *name, const char *plugin_dir)
-{
-    reasons tried = { .n = 0 };
-    if (strchr(name, '/')) {
-        *lib = try_load(name, &tried);
-        if (!*lib) return speci_fail(SPEC_E_DEVICE, "no plugin: %s", tried.text);
-    } else {
-        if (!is_plain_name(name)) return speci_fail(SPEC_E_INVALID, "\"%s\" is not the name of a backend", name);
-        *lib = find_plugin(name, plugin_dir, &tried);
-        if (!*lib && is_known_plugin(name))
-            return speci_fail(SPEC_E_DEVICE, "no plugin for %s: %s", name, tried.text);
-        if (!*lib)
-            return speci_fail(SPEC_E_INVALID, "unknown backend \"%s\" (built in: cpu; plugin: cuda): %s", name, tried.text);
-    }
-    spec_status status = plugin_table(table, *lib, name);
-    if (status != SPEC_OK) {
-        speci_dl_close(*lib);
-        *lib = NULL;
-    }
-    return status;
-}
+/* --------------------------------------------------------------------------------------- by name --- */
 
 /* "cuda:1" -> "cuda", "1". A path is kept whole where such a file exists. *arg is NULL without a colon. */
 static spec_status split_name(char *head, size_t cap, const char **arg, const char *name)
@@ -322,7 +227,7 @@ static spec_status split_name(char *head, size_t cap, const char **arg, const ch
 spec_status spec_backend_open(spec_backend **out, const char *name, const spec_backend_params *params)
 {
     spec_backend_params p;
-    char head[PATH_CAP];
+    char head[HEAD_CAP];
     const char *arg = NULL;
     const spec_backend_ops *table = NULL;
     void *lib = NULL;
@@ -333,7 +238,7 @@ spec_status spec_backend_open(spec_backend **out, const char *name, const spec_b
     SPEC_TRY(split_name(head, sizeof head, &arg, name));
     for (size_t i = 0; i < N_BUILT_IN; i++)
         if (strcmp(head, built_in[i]->name) == 0) return spec_backend_open_ops(out, built_in[i], arg, &p);
-    SPEC_TRY(load_plugin(&lib, &table, head, p.plugin_dir));
+    SPEC_TRY(speci_plugin_load(&lib, &table, head, p.plugin_dir));
     spec_status status = spec_backend_open_ops(out, table, arg, &p);
     if (status == SPEC_OK) (*out)->lib = lib;
     else speci_dl_close(lib);
@@ -356,7 +261,7 @@ typedef struct listing {
 static void list_one(void *user, const char *arg, const char *text)
 {
     const listing *l = user;
-    char name[2 * NAME_CAP];
+    char name[NAME_CAP];
     snprintf(name, sizeof name, arg && arg[0] ? "%s:%s" : "%s", l->name, arg);
     l->each(l->user_data, name, text);
 }
@@ -366,6 +271,18 @@ static void list_table(const spec_backend *be, const spec_backend_ops *ops, list
 {
     l->name = ops->name;
     if (ops->list(&be->host, list_one, l) != SPEC_OK) l->each(l->user_data, NULL, spec_last_error());
+}
+
+static void list_plugin(const spec_backend *be, const char *name, const char *plugin_dir, listing *l)
+{
+    const spec_backend_ops *given;
+    spec_backend_ops table;
+    void *lib = NULL;
+    spec_status status = speci_plugin_load(&lib, &given, name, plugin_dir);
+    if (status == SPEC_OK) status = take_table(&table, given);
+    if (status == SPEC_OK) list_table(be, &table, l);
+    else l->each(l->user_data, NULL, spec_last_error());
+    if (lib) speci_dl_close(lib);
 }
 
 spec_status spec_backend_list(const spec_backend_params *params,
@@ -378,16 +295,7 @@ spec_status spec_backend_list(const spec_backend_params *params,
     if (!be) return SPEC_E_NOMEM;
     listing l = { NULL, each, user_data };
     for (size_t i = 0; i < N_BUILT_IN; i++) list_table(be, built_in[i], &l);
-    for (size_t i = 0; i < N_KNOWN_PLUGIN; i++) {
-        const spec_backend_ops *table;
-        void *lib;
-        if (load_plugin(&lib, &table, known_plugins[i], p.plugin_dir) != SPEC_OK) {
-            each(user_data, NULL, spec_last_error());
-            continue;
-        }
-        list_table(be, table, &l);
-        speci_dl_close(lib);
-    }
+    for (const char *const *name = speci_plugins; *name; name++) list_plugin(be, *name, p.plugin_dir, &l);
     spec_backend_close(be);
     return SPEC_OK;
 }

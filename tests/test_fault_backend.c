@@ -380,6 +380,9 @@ static void test_names(void **state)
     expect_no_open("c u", SPEC_E_INVALID, "c u");
     expect_no_open("", SPEC_E_INVALID, "\"\"");
     expect_no_open(":1", SPEC_E_INVALID, ":1");
+    char longer[80] = { 0 }; /* than any; what is looked for is not a part of it */
+    memset(longer, 'a', sizeof longer - 1);
+    expect_no_open(longer, SPEC_E_INVALID, "is not the name of a backend");
     expect_no_open(NULL, SPEC_E_INVALID, "no name");
     spec_backend *be = NULL;
     assert_int_equal(spec_backend_open(&be, "cpu", NULL), SPEC_OK);
