@@ -2,8 +2,8 @@
  *
  * Two things depend on the instruction set, and each is a table chosen once, when the device opens:
  *   cpu_isa    the few-row product, written by hand per instruction set (each has its own order of rounding);
- *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the chunked scan cpu_loops_chunked.h),
- *              compiled per instruction set. It has no contraction and a written order of summation, hence the same
+ *   cpu_loops  every other inner loop: one source (cpu_loops.h, whose parts are cpu_loops_*.h), compiled per
+ *              instruction set. It has no contraction and a written order of summation, hence the same
  *              bits whichever way it was compiled.
  *
  * Flags per file (x86-64; elsewhere these files compile to nothing): all files -ffp-contract=off; besides
