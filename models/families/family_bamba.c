@@ -37,21 +37,6 @@ spec_status speci_bamba_read_mamba(model_config *c, model_mamba2_shape *m, const
     return speci_mamba2_grouped(m, expand * t->dim, n_group, c->file);
 }
 
-static spec_status read_layers(model_config *c, bamba *s)
-{
-    s->attention = speci_config_take(c, "attn_layer_indices");
-    if (s->attention && !json_is_array(s->attention))
-        return speci_fail(SPEC_E_FORMAT, "%s: attn_layer_indices is %s, expected a list of layers", c->file,
-                          speci_value_of(s->attention).s);
-    for (size_t i = 0; i < json_array_size(s->attention); i++) {
-        const json_t *v = json_array_get(s->attention, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= s->t.n_layer)
-            return speci_fail(SPEC_E_FORMAT, "%s: attn_layer_indices[%zu] is %s, expected a layer below %d", c->file, i,
-                              speci_value_of(v).s, s->t.n_layer);
-    }
-    return SPEC_OK;
-}
-
 static spec_status read_config(model_config *c, bamba *s)
 {
     const model_transformer_defaults defaults = {
@@ -62,14 +47,7 @@ static spec_status read_config(model_config *c, bamba *s)
     SPEC_TRY(speci_transformer_read(c, &s->t, &defaults));
     SPEC_TRY(speci_transformer_read_biases(c, &s->t));
     SPEC_TRY(speci_bamba_read_mamba(c, &s->m, &s->t));
-    return read_layers(c, s);
-}
-
-static bool is_attention(const bamba *s, int32_t layer)
-{
-    for (size_t i = 0; i < json_array_size(s->attention); i++)
-        if (json_integer_value(json_array_get(s->attention, i)) == layer) return true;
-    return false;
+    return speci_transformer_layer_numbers(c, &s->attention, "attn_layer_indices", s->t.n_layer);
 }
 
 spec_status speci_bamba_build_mamba(model_builder *b, model_branch *out, const model_transformer *t,
@@ -92,8 +70,9 @@ spec_status speci_family_bamba(model_builder *b)
         const model_name layer = speci_namef("model.layers.%d", i);
         model_layer *l = &m->layers[i];
         l->n_branch = 2;
-        SPEC_TRY(is_attention(&s, i) ? speci_transformer_attention(b, &l->branch[0], &s.t, layer.s, "input_layernorm", 0)
-                                     : speci_bamba_build_mamba(b, &l->branch[0], &s.t, &s.m, layer.s));
+        SPEC_TRY(speci_transformer_is_listed(s.attention, i)
+                     ? speci_transformer_attention(b, &l->branch[0], &s.t, layer.s, "input_layernorm", 0)
+                     : speci_bamba_build_mamba(b, &l->branch[0], &s.t, &s.m, layer.s));
         SPEC_TRY(speci_transformer_mlp(b, &l->branch[1], &s.t, layer.s, "pre_ff_layernorm", "feed_forward"));
     }
     return SPEC_OK;

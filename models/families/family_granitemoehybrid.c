@@ -48,9 +48,7 @@ static spec_status read_types(model_config *c, granite4 *s)
     const char *key = speci_config_has(c, "layer_types") ? "layer_types" : "layers_block_type";
     s->types = speci_config_take(c, key);
     if (!s->types) return SPEC_OK;
-    if (json_array_size(s->types) != (size_t)s->t.n_layer)
-        return speci_fail(SPEC_E_FORMAT, "%s: %s has %zu entries, expected %d (num_hidden_layers)", c->file, key,
-                          json_array_size(s->types), s->t.n_layer);
+    SPEC_TRY(speci_transformer_check_layers(c, key, s->types, s->t.n_layer));
     for (size_t i = 0; i < json_array_size(s->types); i++) {
         const json_t *v = json_array_get(s->types, i);
         if (!is_attention(v) && !is_type(v, "linear_attention", "mamba"))

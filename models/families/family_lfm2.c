@@ -66,9 +66,7 @@ static spec_status read_unread(model_config *c, const lfm2 *s)
 
 static spec_status check_types(const model_config *c, const lfm2 *s)
 {
-    if (json_array_size(s->types) != (size_t)s->t.n_layer)
-        return speci_fail(SPEC_E_FORMAT, "%s: layer_types has %zu entries, expected %d (num_hidden_layers)", c->file,
-                          json_array_size(s->types), s->t.n_layer);
+    SPEC_TRY(speci_transformer_check_layers(c, "layer_types", s->types, s->t.n_layer));
     for (size_t i = 0; i < (size_t)s->t.n_layer; i++) {
         const json_t *v = json_array_get(s->types, i);
         const char *type = json_is_string(v) ? json_string_value(v) : "";
@@ -79,21 +77,13 @@ static spec_status check_types(const model_config *c, const lfm2 *s)
     return SPEC_OK;
 }
 
+/* What full_attn_idxs says is not looked at beside layer_types. */
 static spec_status read_layers(model_config *c, lfm2 *s)
 {
     s->types = speci_config_take(c, "layer_types");
-    s->attention = speci_config_take(c, "full_attn_idxs");
-    if (s->types) return check_types(c, s);
-    if (s->attention && !json_is_array(s->attention))
-        return speci_fail(SPEC_E_FORMAT, "%s: full_attn_idxs is %s, expected a list of layers", c->file,
-                          speci_value_of(s->attention).s);
-    for (size_t i = 0; i < json_array_size(s->attention); i++) {
-        const json_t *v = json_array_get(s->attention, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= s->t.n_layer)
-            return speci_fail(SPEC_E_FORMAT, "%s: full_attn_idxs[%zu] is %s, expected a layer below %d", c->file, i,
-                              speci_value_of(v).s, s->t.n_layer);
-    }
-    return SPEC_OK;
+    if (!s->types) return speci_transformer_layer_numbers(c, &s->attention, "full_attn_idxs", s->t.n_layer);
+    (void)speci_config_take(c, "full_attn_idxs");
+    return check_types(c, s);
 }
 
 static spec_status read_config(model_config *c, lfm2 *s)
@@ -124,9 +114,7 @@ static spec_status read_config(model_config *c, lfm2 *s)
 static bool is_attention(const lfm2 *s, int32_t layer)
 {
     if (s->types) return strcmp(json_string_value(json_array_get(s->types, (size_t)layer)), "conv") != 0;
-    for (size_t i = 0; i < json_array_size(s->attention); i++)
-        if (json_integer_value(json_array_get(s->attention, i)) == layer) return true;
-    return !s->attention;
+    return !s->attention || speci_transformer_is_listed(s->attention, layer);
 }
 
 /* in_proj rows are [B | C | x]. */

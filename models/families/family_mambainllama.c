@@ -47,17 +47,11 @@ static spec_status agree_with_llama(model_config *c, const model_transformer *t)
 
 static spec_status read_layers(model_config *c, hybrid *h)
 {
-    const json_t *list = speci_config_take(c, "attn_layers");
-    if (!json_is_array(list))
-        return speci_fail(SPEC_E_FORMAT, "%s: attn_layers is %s, expected a list of layers", c->file,
-                          speci_value_of(list).s);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= h->t.n_layer)
-            return speci_fail(SPEC_E_FORMAT, "%s: attn_layers[%zu] is %s, expected a layer below %d", c->file, i,
-                              speci_value_of(v).s, h->t.n_layer);
-        h->attention[json_integer_value(v)] = true;
-    }
+    static const char key[] = "attn_layers";
+    const json_t *list;
+    SPEC_TRY(speci_transformer_layer_numbers(c, &list, key, h->t.n_layer));
+    if (!list) return speci_fail(SPEC_E_FORMAT, "%s: %s is null, expected a list of layers", c->file, key);
+    for (int32_t i = 0; i < h->t.n_layer; i++) h->attention[i] = speci_transformer_is_listed(list, i);
     return SPEC_OK;
 }
 

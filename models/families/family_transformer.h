@@ -97,6 +97,11 @@ typedef struct model_transformer_layer {
 
 /* Reads what the config says of layers [n_layer], which have t's window so far. */
 typedef spec_status (*model_read_layers)(model_config *c, model_transformer_layer *layers, const model_transformer *t);
+/* Has a list in the config an entry for each layer? */
+spec_status speci_transformer_check_layers(const model_config *c, const char *key, const json_t *list, int32_t n_layer);
+/* A list of layers by number; *out NULL: the config has none. Is one in it? */
+spec_status speci_transformer_layer_numbers(model_config *c, const json_t **out, const char *key, int32_t n_layer);
+bool speci_transformer_is_listed(const json_t *list, int32_t layer);
 /* layer_types, where the config has it: "full_attention", or "sliding_attention" with a window of `width`; 0: refused,
  * by the key that says so, `off`. */
 spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer,
