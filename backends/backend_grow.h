@@ -5,6 +5,7 @@
 
 #include "backends/spec_backend.h"
 
+/* The tree of a slot becomes its root alone, which stands in place 0 of the frontier. */
 void speci_grow_begin(const spec_grow *g, int32_t slot, const spec_grow_node *root);
 /* The k first candidates of a distribution under `key` (spec_draw_args). */
 void speci_draw_row(const float *probs, int32_t n_vocab, spec_draw_how how, uint64_t key, int32_t k, spec_candidate *out);

@@ -233,9 +233,6 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
 bool speci_cuda_is_part(const spec_queue *q, const cuda_linear_args *a, bool aligned);
 bool speci_cuda_linear_part(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, spec_status *status);
 
-/* Floats of x in the order that a product of so many rows reads. */
-size_t speci_cuda_order_floats(const spec_linear_args *a, int rows);
-
 /* More than 32 rows of a 16-bit type (in blocks: of bf16), and of Q8_0 more than 16 of long products (cuda_linear_many.cuh): whether a
  * product in a decode pass is one (cuda_linear_arrange.cu), and its launchers by kind of weights; slabs: x in the order in which it
  * is read, as the operation in front has left it, or as a kernel writes it now. */
