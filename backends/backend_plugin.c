@@ -79,7 +79,7 @@ static bool is_known_plugin(const char *name)
 spec_status speci_plugin_load(void **lib, const spec_backend_ops **table, const char *name, const char *plugin_dir)
 {
     reasons tried = { .n = 0 };
-    *table = NULL;
+    *lib = NULL, *table = NULL;
     if (strchr(name, '/')) {
         *lib = try_load(name, &tried);
         if (!*lib) return speci_fail(SPEC_E_DEVICE, "no plugin: %s", tried.text);
