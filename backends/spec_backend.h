@@ -562,8 +562,8 @@ typedef struct spec_gather_args {
 } spec_gather_args;
 
 /* probs[dst[i]] = distribution of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_probs).
- * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. Logits of +infinity share all; NaN
- * has probability 0, and so has a row without a larger logit than -infinity. */
+ * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. Logits of +infinity share all. NaN
+ * has probability 0, and so has every entry of a row whose largest logit is -infinity. */
 typedef struct spec_probs_args {
     const float *logits;
     int32_t ld, n_valid;
