@@ -8,8 +8,8 @@
 
 #include "backends/cuda/cuda.cuh"
 
-/* Graphs of a plan, and so many of them by plan_warm: what 32 sequences with trees of 16 nodes meet. One of 360 operations is captured in 2 to
- * 6 ms. */
+/* Graphs of a plan, and so many of them by plan_warm: what 32 sequences with trees of 16 nodes meet. One of 360 operations is captured
+ * in 2 to 6 ms. */
 enum { PLAN_GRAPHS = 512, PLAN_WARM = 320 };
 
 struct plan_graph {
