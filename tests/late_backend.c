@@ -9,7 +9,7 @@ late_counts late_count;
 
 void late_reset(void)
 {
-    late_set = (late_settings){ .fail_prepare = -1, .fail_wait = -1 };
+    late_set = (late_settings){ .fail_prepare = -1, .fail_wait = -1, .disturb = -1 };
     late_count = (late_counts){ .n_alive = late_count.n_alive };
 }
 
@@ -61,7 +61,11 @@ static spec_status hand_out(spec_queue *q, uint64_t end)
     return SPEC_OK;
 }
 
-static spec_status late_sync(spec_queue *q) { return hand_out(q, q->n_come + (uint64_t)q->n); }
+static spec_status late_sync(spec_queue *q)
+{
+    late_count.ms += late_count.queued_ms, late_count.queued_ms = 0;
+    return hand_out(q, q->n_come + (uint64_t)q->n);
+}
 
 static spec_status late_mark(spec_queue *q, uint64_t *mark)
 {
@@ -308,6 +312,7 @@ static void count_pass(spec_prepared *p, const spec_step_block *b, bool finds)
     const bool cold = p->captures && !*ready;
     late_count.cold += cold;
     late_count.ms += pass_ms(p, b) + (cold ? LATE_COLD_MS : 0);
+    if (late_set.disturb >= 0 && late_set.disturb-- == 0) late_count.ms += LATE_COLD_MS;
     *ready = true;
 }
 
@@ -327,6 +332,7 @@ static spec_status late_plan_warm(spec_queue *q, spec_prepared *p, const spec_st
     late_count.warm++;
     for (int32_t i = 0; i < 4; i++) {
         p->ready[shape_of(b, i % 2 != 0, i / 2 != 0)] = true;
+        late_count.queued_ms += pass_ms(p, b);
         SPEC_TRY(walk(q, p, b));
     }
     return SPEC_OK;

@@ -21,6 +21,7 @@ typedef struct late_settings {
     bool one_warm;        /* plan_warm has room for passes of one sequence alone */
     bool by_rows;         /* a pass takes LATE_MS for 16 rows, and in proportion for others */
     int32_t light;        /* passes of plans with up to so many operations take half of LATE_MS */
+    int32_t disturb;      /* so many passes run before one takes LATE_COLD_MS more; -1: none does */
     int32_t fail_prepare; /* so many plans are made ready before one fails; -1: none fails */
     int32_t fail_wait;    /* so many waits and syncs succeed before one fails; -1: none fails */
 } late_settings;
@@ -36,6 +37,7 @@ typedef struct late_counts {
     int32_t warm;          /* calls of plan_warm */
     int32_t late;          /* results that were waited for */
     double ms;             /* that decode passes took */
+    double queued_ms;      /* that passes of plan_warm take until the next sync() */
 } late_counts;
 
 extern late_settings late_set;

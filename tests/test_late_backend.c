@@ -308,6 +308,30 @@ static void new_passes_are_timed(void **state)
     spec_model_close(m);
 }
 
+/* A pass that is disturbed, whichever it is, says nothing of passes that are new. */
+static void disturbed_passes_are_not_new(void **state)
+{
+    (void)state;
+    spec_model *m = model_on(late, "bamba");
+    const decoding d = { .tree = "product:2,2" };
+    running r;
+    late_reset();
+    OK(try_start(&r, m, &d));
+    int32_t n = 0;
+    for (; late_set.disturb < 0; n++) {
+        late_set.disturb = n;
+        measure_anew(r.s);
+        for (int32_t k = 0; k < 2; k++)
+            for (int32_t load = 0; load < SPECI_LOADS; load++)
+                if (r.s->first_ms[k][load] > 0)
+                    fail_msg("pass %d was disturbed: new ones take %g ms more", n, r.s->first_ms[k][load]);
+    }
+    assert_true(n > 100); /* all passes have had their turn */
+    finish(&r);
+    late_reset();
+    spec_model_close(m);
+}
+
 /* --- drafters that are behind --- */
 
 /* A step without a draft. */
@@ -462,9 +486,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_that_of_the_cpu),  cmocka_unit_test(plans_define_the_bits),
         cmocka_unit_test(flushes_have_no_head),     cmocka_unit_test(measured_passes_are_warm),
-        cmocka_unit_test(new_passes_are_timed),     cmocka_unit_test(catching_up_is_shared),
-        cmocka_unit_test(trials_count_what_is_behind), cmocka_unit_test(plans_that_fail),
-        cmocka_unit_test(errors_that_come_late),
+        cmocka_unit_test(new_passes_are_timed),     cmocka_unit_test(disturbed_passes_are_not_new),
+        cmocka_unit_test(catching_up_is_shared),    cmocka_unit_test(trials_count_what_is_behind),
+        cmocka_unit_test(plans_that_fail),          cmocka_unit_test(errors_that_come_late),
     };
     open_backends();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

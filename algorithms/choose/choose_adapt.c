@@ -18,7 +18,7 @@
  * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. Likewise the reserve. */
 static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
 static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
-/* A way to draft that may become so much faster than plain decoding at best may lose all of the reserve; another one a part in proportion. */
+/* A way to draft that is so much faster than plain decoding at best may lose all of the reserve; others a part in proportion. */
 static const double WHOLE_RESERVE = 2;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
