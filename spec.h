@@ -645,9 +645,9 @@ SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, 
 
 typedef struct spec_logprob {
     float logprob;        /* of the chosen token, natural logarithm, without the changes of a request */
-    int32_t n_top;
-    int32_t top_id[20];
-    float top_logprob[20];
+    int32_t n_top;          /* as the request says */
+    int32_t top_id[20];     /* [n_top] the likeliest tokens, */
+    float top_logprob[20];  /* and theirs */
 } spec_logprob; /* frozen */
 
 /* What a step has come to for a sequence. Borrowed until the session's next step, or the sequence's end. */

@@ -638,10 +638,10 @@ typedef struct spec_grow {
 } spec_grow;
 
 /* The k first candidates of each of n_row distributions, in order:
- *   TOP       the k likeliest, ties by smallest id
- *   RACE      k draws without replacement: the k largest race values under the row's key (spec_draw.h), ties by smallest id
- *   REPEAT    k draws with replacement: candidate j is the smallest id with cumulated distribution > u_j total, u_j the row's
- *             repeat uniform j
+ *   TOP          the k likeliest, ties by smallest id
+ *   GUMBEL_TOPK  k draws without replacement: the k largest race values under the row's key (spec_draw.h), ties by smallest id
+ *   REPEAT       k draws with replacement: candidate j is the smallest id with cumulated distribution > u_j total, u_j the row's
+ *                repeat uniform j
  * Entries of distribution 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
  * i belongs to frontier place host_place[i] of slot host_slot[i], and candidates go to candidate[slot][place][0..k); its key
  * is host_key[i] (of roots, whose trees have yet to begin), or without those that of the node there (a place without a node
@@ -654,7 +654,7 @@ typedef struct spec_draw_args {
     int32_t n_row, k; /* 1 <= k <= SPEC_MAX_CHILD */
     spec_draw_how how;
     const spec_probs_args *distributions;                 /* or NULL: they stand there; n_row rows, host_dst is host_probs_row */
-    const int32_t *host_probs_row;               /* [n_row] rows of `distribution` */
+    const int32_t *host_probs_row;               /* [n_row] rows of `distributions` */
     const spec_grow *grow;                     /* or NULL */
     const int32_t *host_slot, *host_place;     /* [n_row], with grow */
     const uint64_t *host_key;                  /* [n_row]; with grow, or NULL */
