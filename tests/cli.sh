@@ -257,6 +257,41 @@ done
 # what a message quotes moves nothing on a terminal
 run 2 run -m "$target" -md "$drafter" -p a --tree $'x\033[2Jy\nz\302\233'; no_out; err_has 'no tree is called "x\\x1b\[2Jy\\x0az\\x9b"'
 
+# --- a terminal ---
+# terminal COLUMNS TYPE ARGS...: what a terminal of that width and type is sent, in $work/out
+terminal() {
+    what="spec ${*:3} on a terminal $2 of $1 columns"
+    python3 - "$1" "$2" "$spec" "${@:3}" > "$work/out" 2> "$work/err" << 'END'
+import fcntl, os, pty, struct, sys, termios
+child, fd = pty.fork()
+if child == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, int(sys.argv[1]), 0, 0))
+    os.environ["TERM"] = sys.argv[2]
+    os.execv(sys.argv[3], sys.argv[3:])
+try:
+    while data := os.read(fd, 4096): sys.stdout.buffer.write(data)
+except OSError: pass # Linux ends so
+os.waitpid(child, 0)
+END
+}
+# Its lines that do not fit in N columns, in front of the text that begins with PLAIN.
+too_long() { tr '\r' '\n' < "$work/out" | sed "\\|$2|,\$d; s/\\x1b\\[[0-9]*[Km]//g" | awk -v n="$1" 'length > n - 1'; }
+if command -v python3 > /dev/null; then
+    for width in 80 20 8; do
+        terminal $width xterm run -m "$target" -md "$drafter" -p "$prompt" -n 4
+        out_has '[0-9]+ %'; [ -z "$(too_long $width ', there')" ] || fail "its progress does not fit"
+    done
+    terminal 80 xterm convert "$target" -o "$work/$(printf '%0100d' 0).gguf" --type f16
+    out_has 'writing: '; [ -z "$(too_long 80 "$work")" ] || fail "its progress does not fit"
+    terminal 80 dumb run -m "$target" -md "$drafter" -p "$prompt" -n 4 -c 4000
+    ! grep -q $'\033' "$work/out" || fail "it is sent escapes"
+    [ "$(grep -c 'n_ctx is 4000' "$work/out")" = 1 ] || fail "a warning comes twice, or not"
+    sed 's/"max_position_embeddings"/"some_unknown_key": 1, &/' "$target/config.json" > "$work/config"
+    mkdir "$work/unlike"; cp "$target"/* "$work/unlike"; cp "$work/config" "$work/unlike/config.json"
+    terminal 80 xterm run -m "$work/unlike" -p "$prompt" -n 4
+    out_has '(^|\[K)spec: warning: .*some_unknown_key'
+fi
+
 # --- help, version, devices ---
 run 0 --help;                                       out_has '--spec-draft-n-max'
 run 0 -h
