@@ -174,6 +174,8 @@ static void classes(void **state)
         { "llama2", "{\"architectures\": []}", NULL },
         { "gpt_neox", "{\"architectures\": [\"GPTNeoXForCausalLM\"]}", NULL },
         { "exaone", "{\"architectures\": [\"LlamaForCausalLM\"]}", NULL },
+        { "internlm3", "{\"architectures\": [\"LlamaForCausalLM\"]}", NULL },
+        { "mistral", "{\"architectures\": [\"LlamaForCausalLM\"]}", "LlamaForCausalLM" },
         { "exaone", "{\"architectures\": [\"Exaone4ForCausalLM\"]}", "Exaone4ForCausalLM" },
         { "llama2", "{\"architectures\": [\"ExaoneForCausalLM\"]}", "ExaoneForCausalLM, but model_type is \"llama\"" },
         { "seed_oss", "{\"architectures\": [\"SeedOssForCausalLM\"]}", NULL },
