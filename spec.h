@@ -170,7 +170,8 @@ SPEC_API void spec_backend_close(spec_backend *backend);
 SPEC_API const char *spec_backend_name(const spec_backend *backend);
 
 /* Calls `each` for every device that could be opened now (text: what it is), and once with name == NULL for every
- * kind that could not (text: why). Names and texts are borrowed for the call. Errors: E_INVALID, E_NOMEM. */
+ * kind that could not (text: why). The kinds are "cpu" and "cuda"; plugins of others are not looked for. Names and texts are borrowed for
+ * the call. Errors: E_INVALID, E_NOMEM. */
 SPEC_API spec_status spec_backend_list(const spec_backend_params *params,
                                        void (*each)(void *user_data, const char *name, const char *text),
                                        void *user_data);
