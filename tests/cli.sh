@@ -199,7 +199,9 @@ for words in -ngld --device "--draft-min 1" "-cd 9" "-tb 2" "-r x" -no-cnv --col
 done
 for words in "-np 4:server" "--max-tokens 9:-n N" "--max_new_tokens 9:-n N" "--temperature 1:--temp T" "--assistant_model x:-md DIR" "-nkvo:--backend" \
     "--num-speculative-tokens 3:--spec-draft-n-max" "--prompt_lookup_num_tokens 3:--draft ngram" "--n-ctx 9:-c N" "--top_k 9:called --top-k" \
-    "--n_predict=9:called --n-predict" "--draft_temp 1:called --draft-temp" "--repetition_penalty 2:--repeat-penalty"; do
+    "--n_predict=9:called --n-predict" "--draft_temp 1:called --draft-temp" "--repetition_penalty 2:--repeat-penalty" \
+    "--speculative_config x:--draft NAME" "--no_repeat_ngram_size 3:--repeat-penalty" "--gpu-memory-utilization 0.9:spec info" \
+    "--guided-json x:mask in spec_request" "--min-tokens 3:--ignore-eos" "--numa distribute:numactl" "--ppl:--logprobs N"; do
     # shellcheck disable=SC2086
     run 2 run -m "$target" -p a ${words%:*};        no_out; err_has "\"$(cut -d' ' -f1 <<< "${words%:*}")\" is not an option: .*${words##*:}"
 done
