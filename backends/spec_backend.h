@@ -576,6 +576,7 @@ typedef struct spec_probs_args {
  *   for candidates y_j in order: skip if D[y] == 0; accept if u_j D[y] < R[y];
  *      else R = norm(max(R - D, 0)), and, but with `repeat`, D[y] = 0, D = norm(D)
  *   none accepted: token = draw(R, u_last).
+ * Where R - D leaves less than 1e-12, which only rounding can do: R = p without the candidates so far.
  * With no candidates this draws from p. host_out_choice: the accepted candidate's number within its row, and
  * host_out_token that candidate; or -1 and the token drawn. `next` as for the arg-max. p and q are only read. */
 typedef struct spec_accept_args {

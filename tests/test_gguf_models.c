@@ -643,8 +643,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families),    cmocka_unit_test(joined_phi),  cmocka_unit_test(types),    cmocka_unit_test(unlike),
-        cmocka_unit_test(older_table), cmocka_unit_test(one_kind_of_blocks), cmocka_unit_test(without_glu), cmocka_unit_test(refusals), cmocka_unit_test(info),
-        cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3),
+        cmocka_unit_test(older_table), cmocka_unit_test(without_glu), cmocka_unit_test(refusals), cmocka_unit_test(info),
+        cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3),      cmocka_unit_test(one_kind_of_blocks),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
