@@ -545,10 +545,9 @@ run 2 run -m "$target" --draft "ngram;model" -p a;  no_out; err_has '--draft is 
 run 2 run -m "$target" --draft "ngram;ngram;ngram;ngram;ngram;ngram;ngram;ngram" -p a; no_out; err_has '--draft names more than 7 drafters'
 run 2 run -m "$target" --draft "ngram;8" -p a;      no_out; err_has '--draft is 8, need a kind'
 run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "--draft has model:$drafter and model:$target: one model"
-for words in "-md $target --draft model:$drafter" "--draft model:$drafter -md $target"; do # in any order
-    # shellcheck disable=SC2086
-    run 2 run -m "$target" $words -p a;             no_out; err_has "-md $target and --draft model:$drafter: one model"
-done
+one_model="-md $target and --draft model:$drafter: one model" # in any order
+run 2 run -m "$target" -md "$target" --draft "model:$drafter" -p a; no_out; err_has "$one_model"
+run 2 run -m "$target" --draft "model:$drafter" -md "$target" -p a; no_out; err_has "$one_model"
 run 0 run -m "$target" -md "$drafter" --draft "model:$drafter" -p a -n 1
 # what the command line says wins over the environment
 SPEC_MODEL_DRAFT=$work/none run 0 run -m "$target" --draft "model:$drafter" -p a -n 1 --json; is drafter "\"$drafter\""
@@ -757,11 +756,12 @@ run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1, .*non
 
 # --- an output that cannot be written is a failure ---
 if [ -w /dev/full ]; then
-    for arguments in "info $target" "info $target --json" --version --list-devices --help \
-                     "run -m $target -p a -n 5" "run -m $target -p a -n 5 --json" "run -m $target -p a -n 5 --json-lines" \
-                     "run -m $target -p a -n 900 --ignore-eos --json --logprobs 20"; do
+    for arguments in "info TARGET" "info TARGET --json" --version --list-devices --help \
+                     "run -m TARGET -p a -n 5" "run -m TARGET -p a -n 5 --json" "run -m TARGET -p a -n 5 --json-lines" \
+                     "run -m TARGET -p a -n 900 --ignore-eos --json --logprobs 20"; do
         what="spec $arguments > /dev/full" got=0
-        "$spec" $arguments > /dev/full 2> "$work/err" || got=$?
+        read -ra words <<< "$arguments"
+        "$spec" "${words[@]/TARGET/$target}" > /dev/full 2> "$work/err" || got=$?
         [ $got -eq 1 ] || fail "exit code $got, expected 1"
         err_has 'No space left on device'
     done
