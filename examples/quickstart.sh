@@ -11,7 +11,8 @@ set -euo pipefail
 trap 'exit 130' INT # whatever a program that was interrupted says
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${SPEC_BUILD_DIR:-$root/build}
-spec=${build#"$PWD"/}/bin/spec # for people
+spec=${build#"$PWD"/}/bin/spec # for people, to copy
+case $spec in *[[:space:]]*) spec="\"$spec\"" ;; esac
 real=0
 if [ "${1:-}" = --real ]; then
     real=1
