@@ -170,7 +170,8 @@ SPEC_API void spec_backend_close(spec_backend *backend);
 SPEC_API const char *spec_backend_name(const spec_backend *backend);
 
 /* Calls `each` for every device that could be opened now (text: what it is), and once with name == NULL for every
- * kind that could not (text: why). Names and texts are borrowed for the call. Errors: E_INVALID, E_NOMEM. */
+ * kind that could not (text: why). The kinds are "cpu" and "cuda"; plugins of others are not looked for. Names and texts are borrowed for
+ * the call. Errors: E_INVALID, E_NOMEM. */
 SPEC_API spec_status spec_backend_list(const spec_backend_params *params,
                                        void (*each)(void *user_data, const char *name, const char *text),
                                        void *user_data);
@@ -645,9 +646,9 @@ SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, 
 
 typedef struct spec_logprob {
     float logprob;        /* of the chosen token, natural logarithm, without the changes of a request */
-    int32_t n_top;
-    int32_t top_id[20];
-    float top_logprob[20];
+    int32_t n_top;          /* as the request says */
+    int32_t top_id[20];     /* [n_top] the likeliest tokens, */
+    float top_logprob[20];  /* and theirs */
 } spec_logprob; /* frozen */
 
 /* What a step has come to for a sequence. Borrowed until the session's next step, or the sequence's end. */

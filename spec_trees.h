@@ -501,6 +501,10 @@ typedef struct spec_build_args {
  * Errors: E_INVALID (arguments, a distribution that is none, an `expand` that broke its contract), E_NOMEM, what `probs` or `expand`
  * returned. */
 SPEC_API spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, const spec_build_args *args);
+typedef struct spec_candidate {
+    int32_t token; /* -1: the distribution's support has no more */
+    float prob;    /* the distribution's, before any candidate was removed */
+} spec_candidate; /* frozen */
 /* A builder of your own: host-driven growth. `expand` is called once per round.
  *
  *   1. It is given candidates [row][k]: what may follow the nodes fed so far. Those of node x are in row tree->q_row[x], in order
@@ -512,10 +516,6 @@ SPEC_API spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, 
  * tree has rank, prob and q_row. A session grows the trees of several sequences in turns. So what `expand` must know of a tree it reads
  * from the tree. Whether a sampled node is kept may depend on its ancestors and earlier siblings, not on its own token or probability
  * (3.2). */
-typedef struct spec_candidate {
-    int32_t token; /* -1: the distribution's support has no more */
-    float prob;    /* the distribution's, before any candidate was removed */
-} spec_candidate; /* frozen */
 typedef struct spec_builder_ops {
     size_t struct_size;
     int32_t n_node, n_row, n_level, depth, k; /* as in spec_builder_info; k: candidates per node, at most 64 */
@@ -575,14 +575,14 @@ SPEC_API double spec_expected_emitted(const spec_tree *tree, const float *a, int
  * tokens per second, the first on ties. */
 SPEC_API int32_t spec_choose_rate(const double *emitted, const double *ms, int32_t n);
 
-/* UCB1 over n_arm arms (13). Plain data; deterministic. */
 enum { SPEC_MAX_ARM = 16 };
+/* UCB1 over n_arm arms (13). Plain data; deterministic. */
 typedef struct spec_bandit {
     int32_t n_arm;
     double lambda_ucb;              /* 1 = the textbook's */
-    int64_t n_round;
-    int64_t n_pull[SPEC_MAX_ARM];
-    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
+    int64_t n_round;                /* updates, of all arms */
+    int64_t n_pull[SPEC_MAX_ARM];   /* updates of each */
+    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM]; /* of an arm's rounds, summed */
 } spec_bandit; /* frozen */
 /* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
 SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, double lambda_ucb);

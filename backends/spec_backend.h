@@ -658,7 +658,7 @@ typedef struct spec_draw_args {
     int32_t n_row, k; /* 1 <= k <= SPEC_MAX_CHILD */
     spec_draw_how how;
     const spec_probs_args *distributions;                 /* or NULL: they stand there; n_row rows, host_dst is host_probs_row */
-    const int32_t *host_probs_row;             /* [n_row] rows of `probs` */
+    const int32_t *host_probs_row;             /* [n_row] rows of `distributions` */
     const spec_grow *grow;                     /* or NULL */
     const int32_t *host_slot, *host_place;     /* [n_row], with grow */
     const uint64_t *host_key;                  /* [n_row]; with grow, or NULL */

@@ -93,6 +93,13 @@ struct json_t *cli_json_text(const char *text);
 /* Prints the object, which is taken: indented, or as one line that begins with its type. */
 void cli_json_print(struct json_t *o, cli_json_form form, const char *type);
 
+/* --- progress (cli_progress.c) --- */
+
+bool cli_terminal(void); /* stderr is one that moves and shows as it is told */
+/* Shows "DOING: HOW FAR" on it, the second as printf does, in place of what was shown. Errors and warnings take it back. */
+void cli_progress(const char *doing, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void cli_progress_end(void);
+
 /* --- what a command works with (cli_open.c) --- */
 
 typedef struct cli_context {

@@ -1,16 +1,13 @@
 /* cli_convert.c - spec convert: a model as a GGUF file. */
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
 
 static int show_progress(void *user_data, double fraction)
 {
-    const cli_options *o = user_data;
-    if (isatty(STDERR_FILENO)) {
-        if (fraction < 1) fprintf(stderr, "\rwriting %s: %3.0f %%", o->output, fraction * 100);
-        else fputs("\r\033[K", stderr);
-    }
+    (void)user_data;
+    if (fraction < 1) cli_progress("writing", "%3.0f %%", fraction * 100);
+    else cli_progress_end();
     return cli_interrupted();
 }
 
@@ -30,12 +27,11 @@ int cli_convert(const cli_options *o)
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
     spec_backend *backend = NULL;
     p.type = o->type, p.tokenizer_path = o->tokenizer;
-    p.progress = show_progress, p.progress_user_data = (void *)o;
+    p.progress = show_progress;
     cli_interrupt_install();
     spec_status status = spec_backend_open(&backend, "cpu", &backend_params);
     if (status == SPEC_OK) status = spec_model_convert(backend, o->model, o->output, &p);
     spec_backend_close(backend);
-    if (status != SPEC_OK && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
     if (status != SPEC_OK) return cli_failure();
     report(o->output, cli_now_ms() - start);
     return CLI_OK;

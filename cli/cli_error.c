@@ -51,7 +51,8 @@ json_t *cli_json_text(const char *text)
 
 static int tell(int code, const char *message, const char *hint)
 {
-    const bool colour = code != CLI_USAGE && isatty(STDERR_FILENO) && getenv("NO_COLOR") == NULL;
+    const bool colour = code != CLI_USAGE && cli_terminal() && getenv("NO_COLOR") == NULL;
+    cli_progress_end();
     fputs(colour ? "\033[1mspec: " : "spec: ", stderr);
     cli_put_plain(stderr, message);
     fprintf(stderr, "%s%s\n", hint, colour ? "\033[0m" : "");

@@ -24,15 +24,10 @@ typedef struct ngram_build {
 static void tell(ngram_build *b, const char *doing, double fraction)
 {
     const double now = cli_now_ms();
-    if (!isatty(STDERR_FILENO) || now - b->told_ms < TELL_MS) return;
+    if (now - b->told_ms < TELL_MS) return;
     b->told_ms = now;
-    if (fraction <= 1) fprintf(stderr, "\r%s: %3.0f %% ", doing, fraction * 100);
-    else fprintf(stderr, "\r%s: %.0f MB ", doing, b->n_read / 1e6);
-}
-
-static void tell_nothing(void)
-{
-    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+    if (fraction <= 1) cli_progress(doing, "%3.0f %%", fraction * 100);
+    else cli_progress(doing, "%.0f MB", b->n_read / 1e6);
 }
 
 static int tell_sorting(void *user_data, double fraction)
@@ -52,7 +47,6 @@ static int tell_reading(ngram_build *b, size_t n)
 /* What is wrong in a text is told with its file. Of the table and of memory the library says all itself. */
 static int failure_in(const char *path, spec_status status)
 {
-    tell_nothing();
     return status == SPEC_E_INVALID ? cli_error("%s: %s", path, spec_last_error()) : cli_failure();
 }
 
@@ -179,7 +173,7 @@ static int build(ngram_build *b, const spec_tokenizer *tokenizer)
         if (code != CLI_OK) return code;
     }
     const spec_status status = spec_corpus_write(b->corpus, &info);
-    tell_nothing();
+    cli_progress_end();
     if (status != SPEC_OK) return cli_failure();
     fprintf(stderr, "%s: %.1f MB, %llu continuations of %llu contexts, from %llu tokens of %llu texts, in %.1f s\n", o->output,
             (double)info.bytes / 1e6, (unsigned long long)info.n_continuation, (unsigned long long)info.n_context,

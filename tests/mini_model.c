@@ -348,6 +348,16 @@ static int32_t step_all(mini_model *m, reader *readers, float *const *want, test
     return differ;
 }
 
+bool mini_can(const test_device *d, spec_dtype dtype, int32_t window)
+{
+    mini_model m;
+    bool can = true;
+    mini_open(&m, d, dtype, window);
+    for (int32_t i = 0; can && i < m.n_op; i++) can = test_can(d, "a hybrid network", &m.ops[i]);
+    mini_close(&m);
+    return can;
+}
+
 int32_t mini_invariance(const test_device *plain, const test_device *d, spec_dtype dtype, int32_t window, int32_t prompt,
                         uint64_t seed, int32_t *compared)
 {

@@ -32,6 +32,8 @@ typedef struct mini_model {
 
 void mini_open(mini_model *m, const test_device *d, spec_dtype dtype, int32_t window);
 void mini_close(mini_model *m);
+/* False, after a SKIP line, when the device has not all that the network needs. */
+bool mini_can(const test_device *d, spec_dtype dtype, int32_t window);
 /* Runs a pass; logits [rows of the step][MINI_VOCAB]. */
 void mini_run(mini_model *m, const spec_step_block *step, float *logits);
 

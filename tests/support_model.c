@@ -72,8 +72,9 @@ spec_model *support_model_of(spec_backend *be, const char *path, spec_dtype dtyp
 {
     spec_model_params p = SPEC_MODEL_PARAMS_INIT;
     spec_model *m = NULL;
-    p.dtype = dtype;
-    p.weights = weights == SPEC_DTYPE_AUTO || (be->ops->weight_blocks >> weights & 1) ? weights : SPEC_DTYPE_Q8_0; /* all have that */
+    const uint64_t kept = be->ops->weight_blocks;
+    if (weights != SPEC_DTYPE_AUTO && !(kept >> weights & 1)) weights = kept >> SPEC_DTYPE_Q8_0 & 1 ? SPEC_DTYPE_Q8_0 : SPEC_DTYPE_AUTO;
+    p.dtype = dtype, p.weights = weights;
     OK(spec_model_open(&m, be, path, &p));
     return m;
 }

@@ -99,6 +99,8 @@ void test_buffer_free(test_buffer *b);
 test_buffer test_floats(const test_device *d, const double *v, size_t n);
 spec_view test_view(const test_buffer *b, int32_t ld);
 
+/* False, after a SKIP line, when the device takes no weights of these blocks. */
+bool test_keeps(const test_device *d, const char *name, spec_dtype dtype);
 /* A weight from values [n_out][n_in], which become what the weight holds: of blocks the exact values. With `parts` > 1
  * it is cut in that many. */
 spec_weight *test_weight(const test_device *d, double *v, int32_t n_out, int32_t n_in, spec_dtype dtype,

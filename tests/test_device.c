@@ -355,6 +355,13 @@ static const gguf_type *blocks_of(spec_dtype dtype)
     return type && type->unpack ? type : NULL;
 }
 
+bool test_keeps(const test_device *d, const char *name, spec_dtype dtype)
+{
+    if (!blocks_of(dtype) || d->ops->weight_blocks >> dtype & 1) return true;
+    printf("SKIP %s %s: it keeps no %s\n", d->name, name, spec_dtype_name(dtype));
+    return false;
+}
+
 /* Values [n] in blocks, which become what the blocks hold. */
 static void encode_blocks(void *out, double *v, size_t n, spec_dtype dtype)
 {

@@ -330,6 +330,9 @@ static void older_table(void **state)
     m[0] = support_model_of(older, file, SPEC_DTYPE_F32, SPEC_DTYPE_AUTO);
     p.weights = SPEC_DTYPE_Q4_0;
     FAILS(spec_model_open(&m[1], older, file, &p), SPEC_E_UNSUPPORTED, "weights is q4_0, which cpu");
+    p.weights = SPEC_DTYPE_Q8_0;
+    FAILS(spec_model_open(&m[1], older, file, &p), SPEC_E_UNSUPPORTED, "weights is q8_0, which cpu");
+    assert_null(strstr(spec_last_error(), "auto or")); /* it keeps none */
     spec_backend *cpu = NULL;
     OK(spec_backend_open(&cpu, "cpu", NULL));
     logits_of(cpu, 12, 14, false, SPEC_DTYPE_F32, SPEC_DTYPE_AUTO, rows[1]);
@@ -340,6 +343,29 @@ static void older_table(void **state)
     for (int i = 0; i < 2; i++) spec_model_close(m[i]);
     spec_backend_close(cpu);
     spec_backend_close(older);
+}
+
+/* A backend that keeps Q4_K alone: what it keeps is named, and rows for which another type would stand in stay as they are. */
+static void one_kind_of_blocks(void **state)
+{
+    (void)state;
+    spec_backend_ops table = speci_cpu_ops;
+    spec_backend *narrow = NULL;
+    spec_model *m[2] = { NULL, NULL };
+    spec_model_info info[2] = { { .struct_size = sizeof info[0] }, { .struct_size = sizeof info[0] } };
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    table.weight_blocks = 1u << SPEC_DTYPE_Q4_K;
+    OK(spec_backend_open_ops(&narrow, &table, NULL, NULL));
+    p.weights = SPEC_DTYPE_Q5_0;
+    FAILS(spec_model_open(&m[0], narrow, file, &p), SPEC_E_UNSUPPORTED, "does not keep: take auto or q4_k");
+    for (int i = 0; i < 2; i++) {
+        p.weights = i == 0 ? SPEC_DTYPE_AUTO : SPEC_DTYPE_Q4_K;
+        OK(spec_model_open(&m[i], narrow, GOLDEN "/llama2", &p)); /* rows of 64 and less */
+        OK(spec_model_get_info(m[i], &info[i], 1));
+    }
+    assert_true(info[0].bytes_weights == info[1].bytes_weights);
+    for (int i = 0; i < 2; i++) spec_model_close(m[i]);
+    spec_backend_close(narrow);
 }
 
 /* Of a backend that cannot join gates and ups behind their products they are unpacked: in float32 the same logits, in more memory. */
@@ -618,7 +644,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families),    cmocka_unit_test(joined_phi),  cmocka_unit_test(types),    cmocka_unit_test(unlike),
         cmocka_unit_test(older_table), cmocka_unit_test(without_glu), cmocka_unit_test(refusals), cmocka_unit_test(info),
-        cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3),
+        cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3),      cmocka_unit_test(one_kind_of_blocks),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -174,6 +174,8 @@ static void classes(void **state)
         { "llama2", "{\"architectures\": []}", NULL },
         { "gpt_neox", "{\"architectures\": [\"GPTNeoXForCausalLM\"]}", NULL },
         { "exaone", "{\"architectures\": [\"LlamaForCausalLM\"]}", NULL },
+        { "internlm3", "{\"architectures\": [\"LlamaForCausalLM\"]}", NULL },
+        { "mistral", "{\"architectures\": [\"LlamaForCausalLM\"]}", "LlamaForCausalLM" },
         { "exaone", "{\"architectures\": [\"Exaone4ForCausalLM\"]}", "Exaone4ForCausalLM" },
         { "llama2", "{\"architectures\": [\"ExaoneForCausalLM\"]}", "ExaoneForCausalLM, but model_type is \"llama\"" },
         { "seed_oss", "{\"architectures\": [\"SeedOssForCausalLM\"]}", NULL },
@@ -325,11 +327,36 @@ static void heads(void **state)
 {
     static const config_case cases[] = {
         { "llama2", "{\"head_dim\": 576}", "config.json: head_dim is 576" },
-                { "bamba", "{\"head_dim\": 1024, \"attn_layer_indices\": [0]}", "head_dim is 1024" },
+        { "bamba", "{\"head_dim\": 1024, \"attn_layer_indices\": [0]}", "head_dim is 1024" },
         { "lfm2", "{\"head_dim\": 1024, \"layer_types\": null, \"full_attn_idxs\": null}", "head_dim is 1024" },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_config(&cases[i]);
+}
+
+static spec_status in_f32_alone(spec_device *dev, const spec_op *op)
+{
+    if (op->u.attention.kv.dtype != SPEC_DTYPE_F32) return speci_fail(SPEC_E_UNSUPPORTED, "f32 alone");
+    return speci_cpu_ops.op[SPEC_OP_ATTENTION].supports(dev, op);
+}
+
+/* A device whose attention is of one type refuses others by the type, and not by the size of a head alone. */
+static void types_of_attention(void **state)
+{
+    spec_backend_ops ops = speci_cpu_ops;
+    spec_backend *narrow = NULL;
+    spec_model *m = NULL;
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    (void)state;
+    ops.op[SPEC_OP_ATTENTION].supports = in_f32_alone;
+    OK(spec_backend_open_ops(&narrow, &ops, "portable", NULL));
+    p.dtype = SPEC_DTYPE_BF16;
+    FAILS(spec_model_open(&m, narrow, GOLDEN "llama2", &p), SPEC_E_UNSUPPORTED,
+          "the compute type bf16: this device has no such attention: f32 alone");
+    p.dtype = SPEC_DTYPE_F32;
+    OK(spec_model_open(&m, narrow, GOLDEN "llama2", &p));
+    spec_model_close(m);
+    spec_backend_close(narrow);
 }
 
 int main(void)
@@ -337,7 +364,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors),     cmocka_unit_test(classes),    cmocka_unit_test(families),
         cmocka_unit_test(mathematics), cmocka_unit_test(inert_keys), cmocka_unit_test(heads),
-        cmocka_unit_test(keys_of_classes),
+        cmocka_unit_test(keys_of_classes), cmocka_unit_test(types_of_attention),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -79,20 +79,19 @@ static void run_products(const test_device *d, int32_t rows, spec_dtype type, sp
     spec_step_block *step = step_of(rows, rows);
     const spec_linear_args product = { .n_in = N_IN, .scale = 1, .x = test_view(&bx, N_IN) };
     const spec_view rows_of_both = test_view(&both, 2 * N);
-    spec_op op = { .kind = SPEC_OP_LINEAR, .u.linear = product };
-    op.u.linear.w = joint, op.u.linear.n_out = 2 * N, op.u.linear.glu = 1, op.u.linear.act = act, op.u.linear.y = test_view(&y[0], N);
-    test_run(d, &op, step, rows);
+    spec_op op[4]; /* the product with glu, two products, glu */
+    for (int32_t i = 0; i < 3; i++) op[i] = (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = product };
+    op[0].u.linear.w = joint, op[0].u.linear.n_out = 2 * N, op[0].u.linear.glu = 1, op[0].u.linear.act = act;
+    op[0].u.linear.y = test_view(&y[0], N);
     for (int32_t i = 0; i < 2; i++) {
-        op.u.linear = product;
-        op.u.linear.w = apart[i], op.u.linear.n_out = N, op.u.linear.y = rows_of_both;
-        op.u.linear.y.data = (float *)rows_of_both.data + i * N;
-        test_run(d, &op, step, rows);
+        op[1 + i].u.linear.w = apart[i], op[1 + i].u.linear.n_out = N, op[1 + i].u.linear.y = rows_of_both;
+        op[1 + i].u.linear.y.data = (float *)rows_of_both.data + i * N;
     }
-    op = (spec_op){ .kind = SPEC_OP_GLU, .u.glu = { .dim = N, .act = act, .gate = rows_of_both, .up = rows_of_both,
-                                                    .y = test_view(&y[1], N) } };
-    op.u.glu.up.data = (float *)rows_of_both.data + N;
-    if (test_can(d, "products", &op)) {
-        test_run(d, &op, step, rows);
+    op[3] = (spec_op){ .kind = SPEC_OP_GLU, .u.glu = { .dim = N, .act = act, .gate = rows_of_both, .up = rows_of_both,
+                                                       .y = test_view(&y[1], N) } };
+    op[3].u.glu.up.data = (float *)rows_of_both.data + N;
+    if (test_can(d, "products", &op[0]) && test_can(d, "products", &op[3])) {
+        for (int32_t i = 0; i < 4; i++) test_run(d, &op[i], step, rows);
         uint8_t *want = test_read_raw(&y[0]), *got = test_read_raw(&y[1]);
         if (memcmp(got, want, n_y * test_type_size(type)) != 0)
             fail_msg("%s: %d rows, activation %d: other bits than of a product with glu", d->name, rows, (int)act);

@@ -307,6 +307,7 @@ static void close_product(const test_device *d, product_test *t)
 
 static void run_case(const test_device *d, const linear_case *c, bool behind)
 {
+    if (!test_keeps(d, c->name, c->weight)) return;
     product_test t = open_product(d, c, behind, NULL);
     expect(t.y, c, t.w, t.x, c->bias ? t.bias : NULL);
     if (test_can(d, c->name, &t.op[t.n_op - 1])) {
@@ -334,10 +335,7 @@ static void each_blocks(test_device *d)
     static const int32_t small[] = { 32, 96, 576, 1056 }, large[] = { 256, 512, 1280 };
     for (int32_t b = 0; b < N_ELEMENTS(blocks); b++) {
         const bool is_large = blocks[b] >= SPEC_DTYPE_Q4_K;
-        if ((d->ops->weight_blocks >> blocks[b] & 1) == 0) {
-            printf("without %s, which %s does not keep\n", spec_dtype_name(blocks[b]), d->name);
-            continue;
-        }
+        if (!test_keeps(d, "blocks", blocks[b])) continue;
         for (int32_t i = 0; i < N_ELEMENTS(rows) * N_ELEMENTS(computes); i++) {
             char name[64];
             const int32_t n_in = is_large ? large[i % N_ELEMENTS(large)] : small[i % N_ELEMENTS(small)];
@@ -448,6 +446,7 @@ static void check_best(const test_device *d, const linear_case *c, const product
 
 static void run_best(const test_device *d, const linear_case *c, bool behind)
 {
+    if (!test_keeps(d, c->name, c->weight)) return;
     product_test t = open_product(d, c, behind, make_ties);
     beginning b = begin(d, c->rows);
     spec_op ops[3] = { { .kind = SPEC_OP_EMBED, .u.embed = { b.table, 2, 16, 1.0f, test_view(&b.y, 16) } } };
@@ -482,9 +481,10 @@ static void refuse(test_device *d)
     desc = (spec_weight_desc){ 2, 3, SPEC_DTYPE_I32, F32, 0, 0, &part, 1 };
     assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), SPEC_E_UNSUPPORTED);
     desc = (spec_weight_desc){ 2, 3, Q8, F32, 0, 0, &part, 1 };
-    assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), SPEC_E_INVALID); /* no whole block */
+    const spec_status no_block = d->ops->weight_blocks ? SPEC_E_INVALID : SPEC_E_UNSUPPORTED;
+    assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), no_block); /* no whole one */
     desc = (spec_weight_desc){ 2, 128, SPEC_DTYPE_Q4_K, F32, 0, 0, &part, 1 };
-    assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), d->ops->weight_blocks ? SPEC_E_INVALID : SPEC_E_UNSUPPORTED);
+    assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), no_block);
     desc = (spec_weight_desc){ 2, 3, F32, F32, 0, 0, &part, 1 };
     test_ok(d->ops->weight_open(d->dev, &w, &desc), "weight_open");
     spec_op op = { .kind = SPEC_OP_LINEAR };

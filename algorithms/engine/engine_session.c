@@ -78,13 +78,19 @@ static spec_status plan_context(spec_session *s, int32_t n_ctx)
     if (beyond && target->ctx_ends)
         return speci_fail(SPEC_E_UNSUPPORTED, "n_ctx is %d; with RoPE \"dynamic\" the frequencies change with each token behind %d", n_ctx,
                           target->n_ctx);
-    if (beyond)
-        speci_log(target->backend, SPEC_LOG_WARN, "n_ctx is %d; the model was trained on %d positions, and text may get worse behind "
-                  "them", n_ctx, target->n_ctx);
     if (n_ctx > MOST_CTX) return speci_fail(SPEC_E_INVALID, "n_ctx is %d, at most %d is supported", n_ctx, MOST_CTX);
     s->n_ctx = n_ctx ? n_ctx : target->n_ctx < MOST_CTX ? target->n_ctx : MOST_CTX;
     if (s->n_ctx == 0 && speci_model_attends(target)) s->n_ctx = DEFAULT_CTX;
     return SPEC_OK;
+}
+
+/* Where a session opens; an estimate says nothing. */
+static void warn_of_context(const spec_session *s)
+{
+    const spec_model *target = s->target;
+    if (target->n_ctx > 0 && s->n_ctx > target->n_ctx)
+        speci_log(target->backend, SPEC_LOG_WARN, "n_ctx is %d; the model was trained on %d positions, and text may get worse behind "
+                  "them", s->n_ctx, target->n_ctx);
 }
 
 static spec_status check_rows(const spec_session *s, int64_t n_row)
@@ -410,6 +416,7 @@ static spec_status open_session(spec_session *s, spec_model *target, const wishe
     if (!(s->taken = speci_alloc(s->a, (size_t)w->n_drafter, sizeof *s->taken))) return SPEC_E_NOMEM;
     SPEC_TRY(take_drafters(s, w));
     SPEC_TRY(prepare(s, target, w));
+    warn_of_context(s);
     SPEC_TRY(alloc_host(s));
     SPEC_TRY(speci_ways_open(s, w->params.adapt));
     SPEC_TRY(attach(s));

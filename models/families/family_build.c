@@ -60,8 +60,8 @@ spec_status speci_model_build_check_heads(model_builder *b, const model_attentio
         return speci_op_supports(be->ops, be->dev, &op);
     }
     snprintf(why, sizeof why, "%s", spec_last_error());
-    return speci_fail(SPEC_E_UNSUPPORTED, "%s: head_dim is %d (hidden_size / num_attention_heads where it is not said), which "
-                      "this device does not take: %s", b->config->file, a->head_dim, why);
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: head_dim is %d (hidden_size / num_attention_heads where it is not said), and the compute "
+                      "type %s: this device has no such attention: %s", b->config->file, a->head_dim, spec_dtype_name(t), why);
 }
 
 /* --- tensors --- */

@@ -117,9 +117,17 @@ static spec_status open_unpacked(model_builder *b, const spec_weight **out, spec
 }
 
 /* Does the device take such blocks as they are? */
-static bool keeps_blocks(const model_builder *b, const gguf_type *blocks)
+static bool keeps(const model_builder *b, spec_dtype type)
 {
-    return blocks && blocks->dtype != SPEC_DTYPE_AUTO && (b->model->backend->ops->weight_blocks >> blocks->dtype & 1) != 0;
+    return type != SPEC_DTYPE_AUTO && (b->model->backend->ops->weight_blocks >> type & 1) != 0;
+}
+
+/* The blocks that a matrix with rows of n_in columns is quantised to. AUTO: to none, or the device does not take what stands in for the
+ * blocks that were asked for. */
+static spec_dtype quantised_as(const model_builder *b, int32_t n_in)
+{
+    const spec_dtype type = speci_quantised_as(b->model->weights, n_in);
+    return keeps(b, type) ? type : SPEC_DTYPE_AUTO;
 }
 
 /* What stands in the file is kept: all parts are alike. */
@@ -155,13 +163,13 @@ static spec_status open_matrix(model_builder *b, const spec_weight **out, const 
         packed = packed || r[i].t->blocks;
         desc.n_out += r[i].n;
     }
-    const spec_dtype quantised = speci_quantised_as(b->model->weights, n_in);
+    const spec_dtype quantised = quantised_as(b, n_in);
     if (quantised != SPEC_DTYPE_AUTO) {
         const speci_packing *const packing = speci_packing_of(quantised);
         desc.dtype = quantised;
         return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / packing->n_value * packing->bytes);
     }
-    if (packed && (unlike || !keeps_blocks(b, blocks))) return open_from_blocks(b, out, &desc, r, n);
+    if (packed && (unlike || !blocks || !keeps(b, blocks->dtype))) return open_from_blocks(b, out, &desc, r, n);
     if (unlike) {
         desc.dtype = SPEC_DTYPE_F32;
         return open_unpacked(b, out, &desc, r, n);
@@ -193,7 +201,7 @@ static spec_status open_rows(model_builder *b, model_linear *out, const rows *r,
         n_run += !alike(&r[i], &r[i - 1]);
         packed = packed || r[i].t->blocks;
     }
-    const bool quantised = speci_quantised_as(b->model->weights, out->n_in) != SPEC_DTYPE_AUTO;
+    const bool quantised = quantised_as(b, out->n_in) != SPEC_DTYPE_AUTO;
     const bool apart = !glu || b->model->backend->ops->op[SPEC_OP_GLU].run;
     if (packed && apart && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
     return open_matrix(b, &out->w, r, n, out->n_in, glu, false);

@@ -17,10 +17,10 @@ static const char *behind_family(const char *name, const char *type)
     return name;
 }
 
-/* A family of other names whose class is another's: transformers saves EXAONE 3 so. */
+/* Families that have no class of their own: transformers computes and saves them by Llama's. */
 static bool is_borrowed(const char *name, const char *type)
 {
-    return strcmp(type, "exaone") == 0 && strcmp(name, "LlamaForCausalLM") == 0;
+    return (strcmp(type, "exaone") == 0 || strcmp(type, "internlm3") == 0) && strcmp(name, "LlamaForCausalLM") == 0;
 }
 
 /* "Gemma3ForCausalLM" is the class of "gemma3_text". */

@@ -6,6 +6,7 @@
 
 A page is a Markdown file. Its links lead to files and headings. The paths, the sources, the sections of algorithms.md
 and the library's names that it mentions are there. Code with names of the library's inside is quoted from a source. No commit is named in it (of other projects: "owner/name @ revision").
+Labels have words behind them, and what stands in angle brackets is code, since it would be a tag elsewhere.
 It is understood at the first reading: no sentence and no paragraph is longer than such a one can be. (The changelog has a line for each change.)
 Comments of sources cite pages by the same rules. docs/api.md names each public function."""
 import bisect
@@ -36,6 +37,8 @@ INSIDE = re.compile(r"\bspeci_\w+")
 NO_PROSE = re.compile(r"^(?:\||    |#|!).*$", re.M)  # tables, code, headings, pictures
 BETWEEN = re.compile(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )")  # paragraphs and items
 MARK = re.compile(r"\A\s*(?:[-*]|\d+\.) ")
+LABEL = re.compile(r"^\*\*([^*\n]+)\.\*\* +\*\*", re.M)  # and the next one right behind
+TAG = re.compile(r"<[A-Za-z/][^>\n]*>")
 SENTENCE = re.compile(r"(?<=[.;:?!])[)*\"']*\s+")
 
 
@@ -122,6 +125,10 @@ def faults_of_page(tree, page, text):
         names = set(INSIDE.findall(code))
         if names and not names & MADE_UP and not any(flat(code) in source for source in tree.sources):
             yield "code that no source has: %s" % code.strip().split("\n")[0]
+    for label in LABEL.findall(text):
+        yield "the label %s, behind which nothing stands" % label
+    for tag in TAG.findall(re.sub(r"^    .*$", "", re.sub(r"`[^`\n]*`", "", FENCE.sub("", text)), flags=re.M)):
+        yield "%s, which readers do not see: it is no code" % tag
     for commit in COMMIT.findall(text):
         yield "the commit %s" % commit
 
@@ -211,6 +218,8 @@ PLANTED = [
     ("docs/b.md", "```c\nspec_b(x);\n```\n", "the name spec_b, which no source has"),
     ("docs/b.md", "```c\nlong speci_b;\n```\n", "code that no source has: long speci_b;"),
     ("spec.h", "SPEC_API const char *spec_d(int a, int b);\n", "the function spec_d, which docs/api.md does not name"),
+    ("docs/b.md", "\n**Rounding.** **Tokenizers**\n", "the label Rounding, behind which nothing stands"),
+    ("docs/b.md", "cases/<case>.gguf `<code>`", "<case>, which readers do not see: it is no code"),
     ("CHANGELOG.md", "since 3bc10d2", "the commit 3bc10d2"),
     ("docs/b.md", "\nOne" + " word" * 40 + ".\n", "a sentence of 41 words, where 40 are the most: One word word word word word word word w"),
     ("docs/b.md", "\n- Item:" + " word" * 41 + "\n", "a sentence of 41 words, where 40 are the most: word word word word word word word word "),
