@@ -179,7 +179,7 @@ run 2 convert "$target" -o "";                      no_out; err_has '--output is
 SPEC_MODEL_DRAFT='' SPEC_COST_PROFILE='' SPEC_TREE='' run 0 run -m "$target" -p a -n 1
 run 2 run -m "$target" -md "$drafter" -p a --tree ""; no_out; err_has 'kinds: none, chain, '
 run 2 run -m "$target" -md "$drafter" -p a --tree x:3; no_out; err_has 'no tree is called "x:3"; kinds: none, chain, '
-SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 # for the runs that learn
+SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 # for runs with a drafter that keeps its past
 SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 --draft ngram
 if [ -e "$work/of-others" ]; then fail "a file of a drafter that is not there"; fi
 SPEC_SEED=x run 2 run -m "$target" -p a;            no_out; err_has 'SPEC_SEED is "x"'
@@ -477,7 +477,7 @@ cp "$work/profile" "$work/profile-before"
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --cost-profile "$work/profile"
 cmp -s "$work/profile" "$work/profile-before" || fail "a profile that is there was measured anew"
 
-# --- what a drafter has learned: by a second run a text is drafted from the first one's ---
+# --- the past of a drafter: by a second run a text is drafted from the first one's ---
 run 0 run -m "$target" --draft trie -p "$prompt" -n 60 --json --draft-past "$work/past"; cp "$work/out" "$work/json"
 run 0 run -m "$target" --draft "trie;ngram" -p "$prompt" -n 60 --json --draft-past "$work/past"
 python3 - "$work/json" "$work/out" << 'EOF' || fail "the second run does not draft better"

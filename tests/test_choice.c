@@ -409,7 +409,7 @@ static void test_bandit_open(void **state)
     assert_int_equal(spec_bandit_choose(&b), 0);
     assert_int_equal(b.n_round, 1);
     test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, 0), "open");
-    /* What cannot be is not learned. */
+    /* What cannot be changes nothing. */
     memcpy(&before, &b, sizeof b);
     spec_bandit_update(&b, -1, 2, 3);
     spec_bandit_update(&b, SPEC_MAX_ARM, 2, 3);

@@ -169,8 +169,8 @@ struct speci_draft_kind {
     spec_status (*save)(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
     spec_status (*restore)(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
 
-    /* What it has learned from all its sessions, as a file: a whole one, or the one that was there before. load_file: no session
-     * has it; nothing has changed on error. NULL: it learns nothing. */
+    /* Its past, observed in all its sessions, as a file: a whole one, or the one that was there before. load_file: no session
+     * has it; nothing has changed on error. NULL: it keeps none. */
     spec_status (*save_file)(const spec_drafter *d, const char *path);
     spec_status (*load_file)(spec_drafter *d, const char *path);
 

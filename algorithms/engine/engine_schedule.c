@@ -181,7 +181,7 @@ static bool skips(const move *m, bool in_flight, bool goes_on)
     return m->round == NEXT ? !goes_on : queues && in_flight;
 }
 
-/* The choice learns what a plain step has come to. */
+/* The choice is updated by what a plain step has come to. */
 static void begin_outcome(spec_session *s, engine_round *r, double start)
 {
     r->part[0].round = ++s->n_round;
