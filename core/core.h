@@ -131,6 +131,8 @@ spec_status speci_file_load(const speci_file *file, const char *path, size_t off
 spec_status speci_file_read_at(const speci_file *file, const char *path, void *out, size_t offset, size_t n);
 /* The memory of [offset, offset + n) is given back; the range must not be touched any more. */
 void speci_file_done(const speci_file *file, size_t offset, size_t n);
+/* E_FORMAT if n bytes are more than `max`, as no such file has. */
+spec_status speci_file_refuse_large(size_t n, size_t max, const char *path);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
 /* A file that is written: under another name beside it, and in place of what is there when it is complete. What writers that were

@@ -92,11 +92,17 @@ printf '{"text": 1}\n' > "$work/bad.jsonl"
 run 1 ngram build "$work/bad.jsonl" -m "$target" -o "$work/t";       no_out; err_has 'line 1 has no string "text"; --json-field'
 printf 'abc\377def' > "$work/bad.txt"
 run 1 ngram build "$work/bad.txt" -m "$target" -o "$work/t";         no_out; err_has "$work/bad.txt: .*byte 3 is 0xFF"
+# what gives bytes without end is read up to a bound, and refused
+ln -s /dev/zero "$work/endless.jsonl"
+run 1 ngram build "$work/endless.jsonl" -m "$target" -o "$work/t";   no_out; err_has 'endless.jsonl: line 1: more than 268435455 bytes'
+for command in run "tree --html -"; do
+    run 1 $command "$target" -f /dev/zero;                           no_out; err_has '/dev/zero: more than 268435455 bytes, which is too long'
+done
 # a line that memory has no room for is not the end of the corpus (what a sanitizer takes is more than this limit)
 if (ulimit -v 400000; "$spec" --version > /dev/null 2>&1); then
     what="spec ngram build long.jsonl"
-    cp "$work/corpus.jsonl" "$work/long.jsonl"; truncate -s 300M "$work/long.jsonl"
-    (ulimit -v 400000; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a corpus cut short"
+    cp "$work/corpus.jsonl" "$work/long.jsonl"; truncate -s 200M "$work/long.jsonl"
+    (ulimit -v 200000; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a corpus cut short"
     err_has "$work/long.jsonl: Cannot allocate memory"
     [ ! -e "$work/t" ] || fail "a table of a part of the corpus"
     # nor is one whose string has none: jansson would read beyond its end

@@ -555,12 +555,12 @@ static void check_damaged(void **state)
         memcpy(bad, good, n);
         bad[i] ^= (uint8_t)(1 << i % 8);
         write_all(bad, n);
-        refused(b, b->drafter, SPEC_E_FORMAT, i < 8 ? "not a saved trie" : "changed");
+        refused(b, b->drafter, SPEC_E_FORMAT, i < 8 ? "not a saved trie" : i < 12 ? "version" : "changed");
     }
     memcpy(bad, good, n);
     bad[n] = 0;
     write_all(bad, n + 1);
-    refused(b, b->drafter, SPEC_E_FORMAT, "checksum");
+    refused(b, b->drafter, SPEC_E_FORMAT, "changed");
     write_all(good, n);
     OK(spec_drafter_load(b->drafter, path));
     attach(b, 2, 64);
@@ -614,6 +614,24 @@ static void check_forged(void **state)
     attach(b, 2, 64);
     free(good);
     free(bad);
+    bench_close(b);
+}
+
+/* It is not read: that would be told by its checksum. */
+static void check_too_large(void **state)
+{
+    (void)state;
+    enum { N_NODE = 1 << 20 };
+    bench *b = counted(40);
+    size_t n;
+    uint8_t *good = read_all(&n);
+    b->draft.kind->detach(&b->draft);
+    for (int k = 0; k < 4; k++) good[32 + k] = (uint8_t)(N_NODE >> 8 * k);
+    write_all(good, n);
+    assert_int_equal(truncate(path, 48 + 12 * (off_t)N_NODE + 8), 0);
+    refused(b, b->drafter, SPEC_E_INVALID, "MEGABYTES");
+    attach(b, 2, 64);
+    free(good);
     bench_close(b);
 }
 
@@ -697,10 +715,11 @@ static int make_directory(void **state)
 
 int main(void)
 {
-    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 7 };
+    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 8 };
     struct CMUnitTest tests[N_OTHER + N_COUNT + N_TRIE] = {
         cmocka_unit_test(check_occurrences), cmocka_unit_test(check_loaded), cmocka_unit_test(check_empty),
-        cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_refused),
+        cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_too_large),
+        cmocka_unit_test(check_refused),
         cmocka_unit_test(check_kept),
     };
     for (int32_t i = 0; i < N_COUNT; i++)

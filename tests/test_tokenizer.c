@@ -366,6 +366,22 @@ static void test_other_formats(void **state)
     }
 }
 
+/* A file that is larger than any of its kind is not read. */
+static void test_too_large(void **state)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer.model" };
+    spec_tokenizer *t;
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        char dir[SUPPORT_DIRECTORY];
+        assert_non_null(support_directory_new(dir));
+        support_write(path_of("%s/%s", dir, names[i]), "{", 1);
+        assert_int_equal(truncate(path_of("%s/%s", dir, names[i]), ((off_t)1 << 28) + 1), 0);
+        FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, "more than 268435456 bytes, which is too large");
+        assert_int_equal(support_directory_delete(dir), 0);
+    }
+}
+
 /* A pattern that would take longer than the universe gives up with a message. */
 static void test_step_limit(void **state)
 {
@@ -946,6 +962,7 @@ int main(void)
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_going_on),     cmocka_unit_test(test_nul),        cmocka_unit_test(test_other_formats),
+        cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused), cmocka_unit_test(test_overlaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,7 @@ static spec_status finish(spec_tokenizer *t)
 
 static spec_status read_bytes(spec_tokenizer *t, const speci_file *file, const speci_beside *beside)
 {
+    SPEC_TRY(speci_file_refuse_large(file->n, SPECI_TOK_FILE_MAX, t->path));
     SPEC_TRY(speci_file_load(file, t->path, 0, file->n));
     SPEC_TRY(speci_file_refuse_pointer(file->data, file->n, t->path));
     SPEC_TRY(speci_tokenizer_refuse_other(t->path, file->data, file->n));
