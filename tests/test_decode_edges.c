@@ -261,7 +261,7 @@ static void commit(spec_session *s, int32_t seq)
 }
 
 /* A bandit uses each arm once in the beginning, and there is one for each load: so it is seen when it was updated. */
-static void rounds_teach(void **state)
+static void rounds_update_builders(void **state)
 {
     (void)state;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
@@ -543,7 +543,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
         cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_distributions_draft),
-        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach), cmocka_unit_test(wrong_distributions),
+        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_update_builders), cmocka_unit_test(wrong_distributions),
         cmocka_unit_test(wrong_expansions),
         cmocka_unit_test(smaller_vocabularies),
     };

@@ -551,19 +551,37 @@ static int32_t child_of_root(const spec_tree *t, int32_t token)
     return 0;
 }
 
-/* The union has, for every sequence, all nodes of both; FIRST has those of the first alone. */
+/* The latest trees are scored and committed: counts of the session's drafters are then so many nodes each. */
+static void check_drafted(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees, const int64_t *n_drafted,
+                          int32_t n_drafter)
+{
+    OK(spec_score(s, seqs, n, trees));
+    for (int32_t i = 0; i < n; i++) {
+        int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
+        OK(spec_verify(s, path, &n_path, &token, seqs[i], SPEC_VERIFY_AUTO));
+        OK(spec_commit(s, seqs[i], path, n_path, token));
+    }
+    for (int32_t k = 0; k < n_drafter; k++) {
+        spec_drafter_stats stats = SPEC_DRAFTER_STATS_INIT;
+        OK(spec_session_get_drafter_stats(s, &stats, k));
+        if (stats.n_drafted != n_drafted[k]) fail_msg("drafter %d: %d nodes, expected %d", k, (int)stats.n_drafted, (int)n_drafted[k]);
+    }
+}
+
+/* Behind a drafter that finds nothing the union has, for every sequence, all nodes of both; FIRST has those of the first alone. A node
+ * counts for the drafter that has proposed it. */
 static void check_union(void **state)
 {
     static const int32_t other[] = { 5, 5, 5, 5, 5, 5, 5, 5 }, prompts[2][3] = { { 7, 3, 1 }, { 2, 6, 4 } };
     const spec_draft_combine combine = (spec_draft_combine)(uintptr_t)*state;
     witness w[2] = { { .n_right = 0 }, { .right = other, .n_right = 8 } };
-    spec_drafter *list[2] = { witness_open(&w[0], 1), witness_open(&w[1], 2) };
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     const spec_tree *trees[2];
     spec_session *s;
     int32_t seqs[2];
     spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
-    p.n_seq = 2, p.n_node = 16, p.drafters = list, p.n_drafter = 2, p.combine = combine;
+    spec_drafter *list[3] = { drafter_of('n', model, NULL, NULL), witness_open(&w[0], 1), witness_open(&w[1], 2) };
+    p.n_seq = 2, p.n_node = 16, p.drafters = list, p.n_drafter = 3, p.combine = combine;
     OK(spec_session_open(&s, model, NULL, &p));
     for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompts[i], 3, NULL));
     OK(spec_draft(s, trees, seqs, 2));
@@ -574,8 +592,9 @@ static void check_union(void **state)
             assert_int_equal(child_of_root(trees[i], token) > 0, proposed);
         }
     }
+    check_drafted(s, seqs, 2, trees, (int64_t[]){ 0, 6, combine == SPEC_DRAFT_UNION ? 6 : 0 }, 3);
     spec_session_close(s);
-    for (int32_t i = 0; i < 2; i++) spec_drafter_close(list[i]);
+    for (int32_t i = 0; i < 3; i++) spec_drafter_close(list[i]);
     spec_model_close(model);
 }
 

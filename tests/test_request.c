@@ -154,6 +154,64 @@ static void check_request(void **state)
     }
 }
 
+/* --- copies --- */
+
+/* The text of a sequence up to its end is `want` from token `from` on. */
+static void expect_rest(spec_session *s, int32_t seq, const int32_t *want, int32_t from, const char *what)
+{
+    const int32_t *ids;
+    size_t n;
+    spec_step_result r;
+    do OK(step_into(s, &r, &seq, 1));
+    while (r.stop == SPEC_STOP_NONE);
+    OK(spec_sequence_ids(s, &ids, &n, seq));
+    assert_int_equal(n, N_PROMPT + N_NEW);
+    for (int32_t i = from; i < N_NEW; i++)
+        if (ids[N_PROMPT + i] != want[i]) fail_msg("%s: token %d is %d, plain decoding has %d", what, i, ids[N_PROMPT + i], want[i]);
+}
+
+/* A copy counts what its original would; and so does a restored sequence, once it has the request again. */
+static void check_copied(spec_model *m, const request_case *c, const spec_request *r)
+{
+    enum { N_FIRST = 7 };
+    int32_t want[N_NEW], seq, at_once, later, restored;
+    support_stream saved = { 0 };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_step_result step;
+    spec_request rest = *r;
+    spec_session *s;
+    plain_text(want, N_NEW, m, r);
+    p.n_ctx = N_ID, p.n_seq = 4;
+    OK(spec_session_open(&s, m, NULL, &p));
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, r));
+    OK(spec_sequence_fork(s, &at_once, seq));
+    for (int32_t i = 0; i < N_FIRST; i++) OK(step_into(s, &step, &seq, 1));
+    OK(spec_sequence_fork(s, &later, seq));
+    OK(spec_sequence_save(s, seq, support_to_stream, &saved));
+    OK(spec_sequence_restore(s, &restored, support_from_stream, &saved));
+    rest.n_predict = N_NEW - N_FIRST;
+    OK(spec_sequence_set_request(s, restored, &rest));
+    expect_rest(s, at_once, want, 0, c->name);
+    expect_rest(s, later, want, N_FIRST, c->name);
+    expect_rest(s, restored, want, N_FIRST, c->name);
+    spec_session_close(s);
+    free(saved.data);
+}
+
+static void check_copies(void **state)
+{
+    (void)state;
+    spec_model *m = support_model(backend, GOLDEN "bamba", SPEC_DTYPE_F32);
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        for (int sampled = 0; sampled < 2; sampled++) {
+            int64_t n_call = 0;
+            support_masked masked = { N_PROMPT, &n_call };
+            const spec_request r = request_of(&requests[i], sampled, &masked);
+            check_copied(m, &requests[i], &r);
+        }
+    spec_model_close(m);
+}
+
 /* Sequences with different requests in one session are as they are alone. */
 static void check_together(void **state)
 {
@@ -645,12 +703,12 @@ static void check_text(void **state)
 
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 9 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 10 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
         cmocka_unit_test(check_refused_by_mask), cmocka_unit_test(check_refused_later),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
-        cmocka_unit_test(check_text),
+        cmocka_unit_test(check_text), cmocka_unit_test(check_copies),
     };
     backend = support_backend();
     for (size_t i = 0; i < N_REQUEST; i++)
