@@ -114,6 +114,7 @@ enum { MOST_CANDIDATE = 1 << 14 };
 
 typedef struct slow_tree {
     int32_t n, token[SPECI_MAX_NODE], parent[SPECI_MAX_NODE];
+    int32_t n_match; /* tokens of the longest suffix that brought a node */
     slow_candidate *list;
     int32_t n_list;
 } slow_tree;
@@ -169,10 +170,11 @@ static void slow_suffix(slow_tree *t, const slow_counts *prompt, const slow_coun
 static void slow_propose(slow_tree *t, const slow_counts *prompt, const slow_counts *past, const int32_t *ids, int32_t n, int32_t n_node,
                          int32_t depth_max, int32_t eos)
 {
-    t->n = 1, t->token[0] = ids[n - 1], t->parent[0] = -1;
+    t->n = 1, t->n_match = 0, t->token[0] = ids[n - 1], t->parent[0] = -1;
     for (int32_t k = past->depth - 1; k > 0; k--) {
         const bool there = k <= n && (slow_find(prompt, ids + n - k, k) || slow_find(past, ids + n - k, k));
         if (there && t->n <= past->depth) slow_suffix(t, prompt, past, ids + n - k, k, n_node, depth_max, eos);
+        if (t->n > 1 && t->n_match == 0) t->n_match = k;
     }
 }
 
@@ -392,6 +394,17 @@ static void copy_seq(bench *b, int32_t seq, int32_t to)
     b->seq[to].prompt.gram = gram;
 }
 
+/* The same proposal, or none where its match is too short. */
+static void draft_by_longer(bench *b, speci_draft_seq *q)
+{
+    for (q->least = 1; q->least <= 4; q->least++) {
+        q->n_match = 0;
+        b->tree.n = 1;
+        assert_int_equal(b->draft.kind->enqueue(&b->draft, NULL, q, 1), SPEC_OK);
+        assert_int_equal(b->tree.n, b->slow.n_match >= q->least ? b->slow.n : 1);
+    }
+}
+
 static void draft(bench *b, int32_t seq, int32_t depth_max)
 {
     speci_draft_seq q = asked(b, seq);
@@ -406,7 +419,9 @@ static void draft(bench *b, int32_t seq, int32_t depth_max)
     slow_propose(&b->slow, &b->seq[seq].prompt, &b->past, q.ids, q.n_ids, n_node, depth_max, EOS);
     assert_int_equal(b->tree.n, b->slow.n);
     same_tree(&b->slow, 0, &b->tree, &at, -1);
+    assert_int_equal(q.n_match, b->slow.n_match);
     b->n_drafted += b->tree.n - 1;
+    draft_by_longer(b, &q);
 }
 
 typedef struct trie_case {

@@ -210,6 +210,7 @@ typedef struct witness {
     const int32_t *right;   /* [n_right] the text, or NULL: nothing it proposes is meant to be right */
     int32_t n_right;
     spec_status fails;      /* what draft returns */
+    int32_t n_lost;         /* so many prefills fail, when they have begun a sequence */
     int32_t n_draft, n_prefill, n_fork, n_save, n_restore, n_end, n_close;
 } witness;
 
@@ -245,7 +246,7 @@ static spec_status witness_prefill(void *user_data, int32_t seq, const int32_t *
     memcpy(w->ids[seq], ids, n * sizeof *ids);
     w->n[seq] = (int32_t)n;
     w->n_prefill++;
-    return SPEC_OK;
+    return w->n_lost-- > 0 ? SPEC_E_IO : SPEC_OK;
 }
 
 static void witness_committed(void *user_data, int32_t seq, const int32_t *ids, size_t n, int32_t n_new)
@@ -745,15 +746,51 @@ static void check_error(void **state)
     spec_model_close(model);
 }
 
+/* A drafter that could not begin is told so, and begins with the next step; the text waits for it. */
+static void check_begun_late(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    enum { N = 20 };
+    witness w = { .n_lost = 2 };
+    int32_t want[N], seq;
+    const int32_t *ids;
+    size_t n = 0;
+    spec_session *s;
+    spec_step_result r = { .n_tokens = 0 };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter *d = witness_open(&w, 1);
+    support_plain_ids(model, prompt, 4, NULL, N, want);
+    p.n_prompt_step = 64;
+    OK(spec_session_open(&s, model, d, &p));
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    for (int i = 1; i <= 2; i++) {
+        FAILS(step_into(s, &r, &seq, 1), SPEC_E_IO, "prefill of the application's drafter failed with E_IO");
+        assert_int_equal(w.n_end, i);
+    }
+    while (n < N) {
+        go_on(s, seq, 1);
+        check_told(s, seq, &w);
+        OK(spec_sequence_ids(s, &ids, &n, seq));
+    }
+    assert_memory_equal(ids + 4, want, (N - 4) * sizeof *want);
+    assert_int_equal(w.n_prefill, 3);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
-           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 7 };
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 8 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
         cmocka_unit_test(check_past),
+        cmocka_unit_test(check_begun_late),
         cmocka_unit_test(check_union_of_repeated),
         { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
         { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },
