@@ -77,6 +77,42 @@ static void fewer_nodes(void **state)
     }
 }
 
+static bool has_child(const spec_tree *t, int32_t node)
+{
+    for (int32_t i = node + 1; i < t->n; i++)
+        if (t->parent[i] == node) return true;
+    return false;
+}
+
+/* Where a tree has lost its last nodes, a node names draft distributions if it still has children that were sampled from them. */
+static void rows_of_fewer_nodes(void **state)
+{
+    (void)state;
+    static const spec_sampling sampling = { .temperature = 0.8f, .seed = 3 };
+    int32_t n_row = 0;
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_drafter *dr = open_drafter(drafter, support_trees[i]);
+        for (int32_t n_node = 2; n_node <= 9; n_node++) {
+            spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+            const spec_tree *t;
+            spec_session *s;
+            int32_t seq;
+            sp.n_node = n_node;
+            OK(spec_session_open(&s, target, dr, &sp));
+            OK(add_sampled(s, &seq, prompt, N_PROMPT, &sampling));
+            OK(spec_draft(s, &t, &seq, 1));
+            assert_true(t->n <= n_node);
+            for (int32_t x = 0; x < t->n; x++) {
+                if (t->q_row[x] >= 0 && !has_child(t, x)) fail_msg("%s, %d nodes: node %d has row %d", support_trees[i], n_node, x, t->q_row[x]);
+                n_row += t->q_row[x] >= 0;
+            }
+            spec_session_close(s);
+        }
+        spec_drafter_close(dr);
+    }
+    assert_true(n_row > 0);
+}
+
 /* The last trees have room for what is still wanted, and n_predict is exact. */
 static void text_ends(void **state)
 {
@@ -544,7 +580,7 @@ int main(void)
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
         cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_distributions_draft),
         cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_update_builders), cmocka_unit_test(wrong_distributions),
-        cmocka_unit_test(wrong_expansions),
+        cmocka_unit_test(wrong_expansions), cmocka_unit_test(rows_of_fewer_nodes),
         cmocka_unit_test(smaller_vocabularies),
     };
     backend = support_backend();

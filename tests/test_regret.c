@@ -184,6 +184,23 @@ static void check_next_text(void **state)
                   expected_after(&c, 0, 0));
 }
 
+/* Asks of long ago count for little beside the next one: those of the past, and those that are too few to be in it yet. */
+static void check_old_asks(void **state)
+{
+    (void)state;
+    static const int32_t n_asks[] = { 10, 40 };
+    for (int k = 0; k < 2; k++) {
+        speci_source source = { .n_node = N_DRAFTED, .depth = N_DRAFTED };
+        speci_levels levels = { 0 };
+        const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = N_DRAFTED };
+        for (int32_t i = 0; i < n_asks[k]; i++) (void)speci_source_update(&source, &levels, &one);
+        assert_true(source.past.n + source.recent.n > 9);
+        for (int32_t i = 0; i < 1000; i++) speci_source_age(&source, false);
+        (void)speci_source_update(&source, &levels, &one);
+        assert_true(source.recent.n < 2.1 && source.past.n < 5.1);
+    }
+}
+
 /* ----------------------------------------------------------------------- text that changes --- */
 
 /* A text of parts, now without a repetition of three tokens, now the last N_PIECE tokens again and again. */
@@ -660,11 +677,11 @@ static void check_seen(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 9 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 10 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
-        cmocka_unit_test(check_not_timed),
+        cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)
