@@ -510,6 +510,7 @@ static void added_tokens_unsaid(void **state)
           "\"the\"" },
         { "gpt2-style", ADDED(512, "he  said", NORMALIZED) ", " ADDED(513, "the hen", RAW), "he said the hen", NULL },
         { "bytes.model", "\"265\": " ADDED(265, "he", ""), "the", NULL },
+        { "bytes.model", "\"265\": " ADDED(265, "he", ""), "he", NULL }, /* nothing is put in front of an added token */
         { "bytes.model", "\"265\": " ADDED(265, "he", SPECIAL), "the hen", "pieces of the model, too" },
         { "bytes.model", "\"267\": " ADDED(267, SPACE_MARK "the", ""), "the hen", "pieces of the model, too" },
         { "bytes.model", "\"5\": " ADDED(5, SPACE_MARK SPACE_MARK, ""), "a  b   c", NULL },

@@ -150,7 +150,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     memcpy(t->ids, f->ids, (size_t)f->n_ids * sizeof *t->ids);
     t->n_begun = s->drafters.n;
     t->n_ids = t->n_told = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit, t->n_end = f->n_end;
-    t->n_prompt = f->n_prompt, t->stop = f->stop;
+    t->n_prompt = f->n_prompt;
     t->n_step = f->n_step;
     SPEC_TRY(speci_request_copy(&t->request, s->target, &f->request));
     SPEC_TRY(speci_adjust_copy(&t->adjust, s, f->adjust));
