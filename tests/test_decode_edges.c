@@ -77,6 +77,25 @@ static void fewer_nodes(void **state)
     }
 }
 
+/* A node has its place if one token more fits behind it. */
+static void last_places(void **state)
+{
+    (void)state;
+    enum { N_CTX = N_PROMPT + 3 };
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    int32_t seq, token[4] = { prompt[N_PROMPT - 1], 1, 2, 3 }, parent[4] = { -1, 0, 1, 2 };
+    sp.n_ctx = N_CTX, sp.n_node = 4;
+    OK(spec_session_open(&s, target, NULL, &sp));
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
+    for (int32_t n = 1; n <= 4; n++) {
+        const spec_tree tree = { .n = n, .cap = n, .token = token, .parent = parent }, *trees = &tree;
+        if (n <= 3) OK(spec_score(s, &seq, 1, &trees));
+        else FAILS(spec_score(s, &seq, 1, &trees), SPEC_E_FULL, "node 3 would stand behind the context of");
+    }
+    spec_session_close(s);
+}
+
 static bool has_child(const spec_tree *t, int32_t node)
 {
     for (int32_t i = node + 1; i < t->n; i++)
@@ -260,7 +279,7 @@ static void endless_drafters(void **state)
     size_t n;
     int32_t seq, n_step = 0;
     spec_drafter *dr = open_drafter(drafter, "product:3,2,2");
-    sp.n_ctx = N_CTX;
+    sp.n_ctx = N_CTX, sp.n_node = 4;
     OK(spec_session_open(&s, target, dr, &sp));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     for (; r.stop != SPEC_STOP_CONTEXT && n_step < N_CTX; n_step++) {
@@ -580,7 +599,7 @@ int main(void)
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
         cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_distributions_draft),
         cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_update_builders), cmocka_unit_test(wrong_distributions),
-        cmocka_unit_test(wrong_expansions), cmocka_unit_test(rows_of_fewer_nodes),
+        cmocka_unit_test(wrong_expansions), cmocka_unit_test(rows_of_fewer_nodes), cmocka_unit_test(last_places),
         cmocka_unit_test(smaller_vocabularies),
     };
     backend = support_backend();

@@ -443,16 +443,25 @@ static void check_end_ids(void **state)
     plain_text(want, N_NEW, m, &r);
     int32_t at = 5; /* the first place of a token that did not come before */
     while (support_occurrences(want, 0, (size_t)at, want[at]) > 0) at++;
-    r.end_ids = &want[at], r.n_end_id = 1;
+    r.n_end_id = 1;
     dp.tree = "chain:8";
     for (int drafted = 0; drafted < 2; drafted++) {
         spec_drafter *d = NULL;
         spec_session *s;
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
         const spec_step_result *step;
-        int32_t n = 0;
+        int32_t n = 0, end = want[at], copy;
+        r.end_ids = &end;
         if (drafted) OK(spec_drafter_from_model(&d, m, &dp));
-        OK(spec_session_open(&s, m, d, NULL));
+        p.n_seq = 2;
+        OK(spec_session_open(&s, m, d, &p));
         OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
+        end = want[at - 1]; /* the list was the caller's, and is copied: for copies, too */
+        if (drafted) {
+            OK(spec_sequence_fork(s, &copy, seq));
+            OK(spec_sequence_remove(s, seq));
+            seq = copy;
+        }
         do {
             OK(spec_step(s, &step, &seq, 1));
             assert_memory_equal(step->tokens, want + n, (size_t)step->n_tokens * sizeof *want);
