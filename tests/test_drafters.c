@@ -599,6 +599,54 @@ static void check_union(void **state)
     spec_model_close(model);
 }
 
+/* --- who observes --- */
+
+static int32_t n_observed[2];
+static void observe_first(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
+{
+    (void)b, (void)n_node, (void)ranks, (void)n;
+    n_observed[0]++;
+}
+static void observe_second(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
+{
+    (void)b, (void)n_node, (void)ranks, (void)n;
+    n_observed[1]++;
+}
+
+/* A builder is told what came of a tree that is its own, not of a union. */
+static void check_observed(void **state)
+{
+    (void)state;
+    static const spec_draft_combine combines[] = { SPEC_DRAFT_FIRST, SPEC_DRAFT_UNION };
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    for (int k = 0; k < 2; k++) {
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        spec_drafter *list[2] = { drafter_of('m', model, NULL, NULL), drafter_of('m', model, NULL, NULL) };
+        speci_builder_kind kinds[2];
+        spec_session *s;
+        spec_result r = SPEC_RESULT_INIT;
+        spec_request request = SPEC_REQUEST_INIT;
+        for (int i = 0; i < 2; i++) {
+            kinds[i] = *list[i]->builders[0]->kind;
+            kinds[i].observe = i == 0 ? observe_first : observe_second;
+            list[i]->builders[0]->kind = &kinds[i];
+        }
+        n_observed[0] = n_observed[1] = 0;
+        p.drafters = list, p.n_drafter = 2, p.combine = combines[k];
+        request.n_predict = 12, request.ignore_eos = 1;
+        OK(spec_session_open(&s, model, NULL, &p));
+        OK(spec_generate_ids(s, &r, prompt, 4, &request));
+        assert_true(r.n_accepted > 0);
+        assert_true((n_observed[0] > 0) == (combines[k] == SPEC_DRAFT_FIRST));
+        assert_int_equal(n_observed[1], 0);
+        spec_result_free(&r);
+        spec_session_close(s);
+        for (int i = 0; i < 2; i++) spec_drafter_close(list[i]);
+    }
+    spec_model_close(model);
+}
+
 /* A tree sampled with replacement may repeat a token among siblings. Beside another drafter, which proposes nothing or finds no room,
  * it is no draw any more: siblings are distinct, and the text is plain text of the same seed. */
 static void check_union_of_repeated(void **state)
@@ -784,13 +832,14 @@ static void check_begun_late(void **state)
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
-           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 8 };
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 9 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
         cmocka_unit_test(check_past),
         cmocka_unit_test(check_begun_late),
+        cmocka_unit_test(check_observed),
         cmocka_unit_test(check_union_of_repeated),
         { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
         { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },

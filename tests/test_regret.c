@@ -675,13 +675,54 @@ static void check_seen(void **state)
     assert_true(c.best_rate > 4);
 }
 
+/* A change of the text gives credit for trials, whatever those before it have lost. */
+static void check_credit(void **state)
+{
+    (void)state;
+    speci_source source = { .n_node = 5, .depth = 5 };
+    speci_levels levels = { 0 };
+    speci_choice c = { .sources = &source, .n_source = 1, .levels = &levels, .credit = -3 };
+    for (int32_t i = 0; i < 40; i++) speci_choice_watch(&c, 0, 5, 5);
+    assert_true(c.credit < -2.9);
+    for (int32_t i = 0; i < 8; i++) speci_choice_watch(&c, 0, 5, 0);
+    assert_true(c.credit > 1.9 && c.credit < 2.1);
+}
+
+static double trees_target_ms(const void *arg, int32_t n_seq, double n_row) { return (void)arg, n_row > n_seq ? 1.5 : 1; }
+static double no_draft_ms(const void *arg, int32_t source, double n_seq) { return (void)arg, (void)source, (void)n_seq, 0; }
+
+/* Of an arm with few rounds the worst of them counts: several sequences must not lose more than the reserve. */
+static void check_worst(void **state)
+{
+    (void)state;
+    static const struct {
+        double ratio;
+        int32_t arm;
+    } cases[] = { { 1, 1 }, { 1.2, 1 }, { 1.9, 0 }, { 100, 0 } };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
+        speci_source source = { .n_node = 5, .depth = 5 };
+        speci_levels levels = { 0 };
+        speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels, .n_round = 1,
+                           .costs = { .target = trees_target_ms, .draft = no_draft_ms, .measured = true } };
+        const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = 5, .n_hit = 1, .n_accepted = 1 };
+        OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+        for (int32_t i = 0; i < 50; i++) (void)speci_source_update(&source, &levels, &one);
+        for (int32_t i = 0; i < SPECI_RATIOS; i++) arms[0].loads[speci_choice_load(4)].ratio[i] = 1;
+        arms[0].loads[speci_choice_load(4)].n = SPECI_RATIOS;
+        arms[1].loads[speci_choice_load(4)] = (speci_ratios){ .ratio = { cases[k].ratio }, .n = 1 };
+        if (speci_choice_arm(&c, 4) != cases[k].arm) fail_msg("after a round of %g times the usual: arm %d", cases[k].ratio, c.next);
+    }
+}
+
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 10 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 12 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
+        cmocka_unit_test(check_credit), cmocka_unit_test(check_worst),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)
