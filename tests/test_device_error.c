@@ -14,11 +14,11 @@
 /* --- the CPU, with one operation that fails once --- */
 
 /* Those of a pass are numbered as their kinds are. */
-typedef enum operation { PROBS = SPEC_OP_N, ACCEPT, ACCEPT_TREE, ARGMAX, DRAW, EXPAND, SYNC, N_OPERATION } operation;
+typedef enum operation { PROBS = SPEC_OP_N, ACCEPT, ACCEPT_TREE, ARGMAX, DRAW, EXPAND, SYNC, ADJUST, N_OPERATION } operation;
 
 static const char *name_of(int32_t op)
 {
-    static const char *const names[] = { "probs", "accept", "accept_tree", "argmax", "draw", "expand", "sync" };
+    static const char *const names[] = { "probs", "accept", "accept_tree", "argmax", "draw", "expand", "sync", "adjust" };
     return op < PROBS ? speci_op_kinds[op].name : names[op - PROBS];
 }
 
@@ -81,6 +81,12 @@ static spec_status sync(spec_queue *q)
     return speci_cpu_ops.sync(q);
 }
 
+static spec_status adjust(spec_queue *q, const spec_adjust_args *a)
+{
+    SPEC_TRY(strike(ADJUST));
+    return speci_cpu_ops.adjust(q, a);
+}
+
 static spec_backend *backend;
 
 static void open_backend(void)
@@ -90,7 +96,7 @@ static void open_backend(void)
     ops = speci_cpu_ops;
     for (int32_t k = 0; k < SPEC_OP_N; k++) ops.op[k].run = run;
     ops.probs = probs, ops.accept = accept, ops.accept_tree = accept_tree, ops.argmax = argmax, ops.draw = draw;
-    ops.expand = expand, ops.sync = sync;
+    ops.expand = expand, ops.sync = sync, ops.adjust = adjust;
     p.n_threads = 1;
     OK(spec_backend_open_ops(&backend, &ops, NULL, &p));
 }
@@ -347,6 +353,36 @@ static void verification_of_trees(void **state)
     spec_model_close(m);
 }
 
+/* Logits that could not be adjusted were not scored, and the sequence can only be removed: nothing is verified by those of the model. */
+static void adjusted_scores(void **state)
+{
+    (void)state;
+    static const operation ops[] = { ADJUST, ARGMAX };
+    static const spec_logit_bias bias = { 3, 0.5f };
+    spec_request r = SPEC_REQUEST_INIT;
+    bench b = { .what = "after logits that were not adjusted", .m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32) };
+    int32_t ids[N_PROMPT];
+    make_prompt(ids, 1);
+    r.bias = &bias, r.n_bias = 1;
+    OK(spec_session_open(&b.s, b.m, NULL, NULL));
+    for (size_t i = 0; i < 2 * (sizeof ops / sizeof *ops); i++) {
+        int32_t seq, token = ids[N_PROMPT - 1], parent = -1, path[2], n_path;
+        const spec_tree root = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *tree = &root;
+        spec_step_result step;
+        OK(spec_sequence_add(b.s, &seq, ids, N_PROMPT, &r));
+        fault.of = (int32_t)ops[i / 2], fault.after = 0;
+        if (i % 2) FAILS(step_into(b.s, &step, &seq, 1), SPEC_E_DEVICE, name_of((int32_t)ops[i / 2]));
+        else FAILS(spec_score(b.s, &seq, 1, &tree), SPEC_E_DEVICE, name_of((int32_t)ops[i / 2]));
+        fault.after = -1;
+        FAILS(spec_verify(b.s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO), SPEC_E_STATE, "nothing was scored");
+        FAILS(spec_score(b.s, &seq, 1, &tree), SPEC_E_STATE, "an earlier pass failed");
+        FAILS(step_into(b.s, &step, &seq, 1), SPEC_E_STATE, "an earlier pass failed");
+        OK(spec_sequence_remove(b.s, seq));
+    }
+    spec_session_close(b.s);
+    spec_model_close(b.m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -355,6 +391,7 @@ int main(void)
         cmocka_unit_test(prompts),
         cmocka_unit_test(verification),
         cmocka_unit_test(verification_of_trees),
+        cmocka_unit_test(adjusted_scores),
     };
     open_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

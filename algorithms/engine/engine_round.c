@@ -151,11 +151,13 @@ static spec_status check_inputs(spec_session *s, const engine_round *r)
     return SPEC_OK;
 }
 
-/* Logits as the requests have them, once the tokens of the trees are known (r->adjusted). */
+/* Logits as the requests have them, once the tokens of the trees are known (r->adjusted). After an error nothing was scored. */
 static spec_status adjust(spec_session *s, engine_round *r)
 {
     const spec_status status = speci_round_adjust(s, r);
-    if (status != SPEC_OK && status != SPEC_E_DEVICE) speci_round_drop(s, r);
+    if (status == SPEC_OK) return SPEC_OK;
+    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) s->exec->kind->break_seq(s->exec, r->part[i].seq);
+    speci_round_drop(s, r);
     return status;
 }
 

@@ -108,7 +108,7 @@ static spec_status put(spec_tokenizer *t, const char *file, const char *content,
     token.id = next_id(t);
     const char *other = speci_tokenizer_string(t, token.id, &n_other);
     if (other)
-        return speci_fail(SPEC_E_FORMAT, "%s: %s: the added token '%.*s' would get the id %d, which '%.*s' has: ids in front of it are free",
+        return speci_fail(SPEC_E_FORMAT, "%s: %s: the added token '%.*s' would get the id %d, which '%.*s' has: ids in front are free",
                           t->path, file, n > 64 ? 64 : (int)n, content, token.id, n_other > 64 ? 64 : (int)n_other, other);
     if (id >= 0 && id != token.id)
         return speci_fail(SPEC_E_FORMAT, "%s: %s: the added token '%.*s' has the id %lld, expected %d, the next that is free: "
