@@ -216,7 +216,9 @@ static bool fail_step(bench *b, int32_t op, int32_t after)
     return struck;
 }
 
-static void fail_everywhere(const char *model, const char *tree)
+typedef bool fail_fn(bench *b, int32_t op, int32_t after);
+
+static void fail_everywhere(const char *model, const char *tree, fail_fn *step)
 {
     char what[256];
     bench b = { .what = what, .m = support_model(backend, model, SPEC_DTYPE_F32) };
@@ -235,7 +237,7 @@ static void fail_everywhere(const char *model, const char *tree)
     for (int32_t op = 0; op < N_OPERATION; op++)
         for (int32_t after = 0;; after += 1 + after / 4) {
             snprintf(what, sizeof what, "%s, %s: %s fails after %d", model, tree ? tree : "plain", name_of(op), after);
-            if (!fail_step(&b, op, after)) break;
+            if (!step(&b, op, after)) break;
             n_struck++;
         }
     assert_true(n_struck > 20);
@@ -247,17 +249,17 @@ static void fail_everywhere(const char *model, const char *tree)
 static void plain_steps(void **state)
 {
     (void)state;
-    fail_everywhere(GOLDEN "llama3", NULL);
-    fail_everywhere(GOLDEN "mamba", NULL);
-    fail_everywhere(GOLDEN "bamba", NULL);
+    fail_everywhere(GOLDEN "llama3", NULL, fail_step);
+    fail_everywhere(GOLDEN "mamba", NULL, fail_step);
+    fail_everywhere(GOLDEN "bamba", NULL, fail_step);
 }
 
 static void steps_with_trees(void **state)
 {
     (void)state;
-    fail_everywhere(GOLDEN "llama3", "chain:3");
-    fail_everywhere(GOLDEN "mamba2", "product:2,2");
-    fail_everywhere(GOLDEN "bamba", "dyspec:5");
+    fail_everywhere(GOLDEN "llama3", "chain:3", fail_step);
+    fail_everywhere(GOLDEN "mamba2", "product:2,2", fail_step);
+    fail_everywhere(GOLDEN "bamba", "dyspec:5", fail_step);
 }
 
 /* --- prefill, and the calls one by one --- */
@@ -353,6 +355,38 @@ static void verification_of_trees(void **state)
     spec_model_close(m);
 }
 
+/* The step of one sequence fails where another is scored already: that one goes on, and is verified by its own rows or by none. */
+static bool fail_beside(bench *b, int32_t op, int32_t after)
+{
+    const spec_tree *trees[2];
+    spec_step_result r[N_SEQ];
+    int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
+    for (int32_t k = 0; k < 2; k++) b->seqs[k] = add(b, k);
+    OK(step_into(b->s, r, b->seqs, 2));
+    const int32_t both[2] = { b->seqs[1], b->seqs[0] }; /* the first rows are those that the step writes over */
+    OK(spec_draft(b->s, trees, both, 2));
+    OK(spec_score(b->s, both, 2, trees));
+    fault.of = op, fault.after = after;
+    const spec_status status = step_into(b->s, r, &b->seqs[0], 1);
+    const bool struck = fault.after < 0;
+    fault.after = -1;
+    if (struck && status != SPEC_E_DEVICE) fail_msg("%s: the step gives %s", b->what, spec_status_name(status));
+    const spec_status verified = spec_verify(b->s, path, &n_path, &token, b->seqs[1], SPEC_VERIFY_AUTO);
+    if (verified == SPEC_OK) OK(spec_commit(b->s, b->seqs[1], path, n_path, token));
+    else if (verified != SPEC_E_STATE) fail_msg("%s: %s", b->what, spec_last_error());
+    go_on(b, b->seqs[1], 1);
+    for (int32_t k = 0; k < 2; k++) OK(spec_sequence_remove(b->s, b->seqs[k]));
+    return struck;
+}
+
+static void beside_scored(void **state)
+{
+    (void)state;
+    fail_everywhere(GOLDEN "mamba2", NULL, fail_beside);
+    fail_everywhere(GOLDEN "llama3", "product:2,2", fail_beside);
+    fail_everywhere(GOLDEN "bamba", "dyspec:5", fail_beside);
+}
+
 /* Logits that could not be adjusted were not scored, and the sequence can only be removed: nothing is verified by those of the model. */
 static void adjusted_scores(void **state)
 {
@@ -392,6 +426,7 @@ int main(void)
         cmocka_unit_test(verification),
         cmocka_unit_test(verification_of_trees),
         cmocka_unit_test(adjusted_scores),
+        cmocka_unit_test(beside_scored),
     };
     open_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

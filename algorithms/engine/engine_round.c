@@ -181,8 +181,10 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
                                    .ld_grown = r->pending ? r->pending->ld_grown : 0 };
     const speci_exec_tokens likeliest = { .token = r->likeliest, .next = r->hand_on };
-    SPEC_TRY(s->exec->kind->forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
-    forget_scores(s);
+    const spec_status status = s->exec->kind->forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL);
+    /* A pass that failed on its way has written over rows of the one before. */
+    if (status == SPEC_OK || status == SPEC_E_DEVICE || status == SPEC_E_NOMEM) forget_scores(s);
+    SPEC_TRY(status);
     for (int32_t i = 0; i < r->n; i++) keep_part(s, r, i);
     for (int32_t i = 0; i < r->n && r == &s->round; i++) s->seqs[r->seqs[i]].part = i;
     r->n_part = r->n;
