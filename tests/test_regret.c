@@ -398,6 +398,40 @@ static void check_slow(void **state)
     spec_model_close(model);
 }
 
+/* --------------------------------------------------------------------------------- to look up --- */
+
+static int32_t n_looked;
+static spec_status count_looks(speci_draft *d, spec_builder *b, speci_draft_seq *seqs, int32_t n)
+{
+    (void)d, (void)b;
+    for (int32_t i = 0; i < n; i++) n_looked += seqs[i].by < 0; /* not asked for a draft */
+    return SPEC_OK;                                             /* nothing is found */
+}
+
+/* Where to look something up takes long, it is done now and then: it may take one two-hundredth of the time. */
+static void check_slow_looks(void **state)
+{
+    (void)state;
+    enum { N_TOKEN = 400 };
+    static int32_t text[N_TOKEN];
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    for (int slow = 0; slow < 2; slow++) {
+        speci_draft_kind kind = speci_draft_ngram;
+        spec_drafter *d;
+        OK(spec_drafter_open(&d, "ngram", NULL));
+        spec_session *s = open_session(model, &d, 1, N_TOKEN + 16);
+        kind.enqueue = count_looks;
+        s->drafters.draft[0].kind = &kind;
+        if (slow) s->now_ms = next_ms;
+        n_looked = 0;
+        const int32_t n_step = say(s, text, N_TOKEN);
+        print_message("  %d looks in %d steps\n", n_looked, n_step);
+        assert_true(slow ? n_looked > 0 && n_looked < N_TOKEN / 50 : n_looked >= n_step);
+        spec_drafter_close(d);
+    }
+    spec_model_close(model);
+}
+
 /* ------------------------------------------------------------------------------------- load --- */
 
 /* A drafter of four tokens; the rows of a pass are free up to n_free, then they cost in proportion. Sequences come and go: with few of
@@ -688,7 +722,8 @@ static void check_credit(void **state)
     assert_true(c.credit > 1.9 && c.credit < 2.1);
 }
 
-static double trees_target_ms(const void *arg, int32_t n_seq, double n_row) { return (void)arg, n_row > n_seq ? 1.5 : 1; }
+/* arg: what a pass with trees takes; one without takes 1 */
+static double trees_target_ms(const void *arg, int32_t n_seq, double n_row) { return n_row > n_seq ? *(const double *)arg : 1; }
 static double no_draft_ms(const void *arg, int32_t source, double n_seq) { return (void)arg, (void)source, (void)n_seq, 0; }
 
 /* Of an arm with few rounds the worst of them counts: several sequences must not lose more than the reserve. */
@@ -699,12 +734,13 @@ static void check_worst(void **state)
         double ratio;
         int32_t arm;
     } cases[] = { { 1, 1 }, { 1.2, 1 }, { 1.9, 0 }, { 100, 0 } };
+    const double ms = 1.5;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
         speci_source source = { .n_node = 5, .depth = 5 };
         speci_levels levels = { 0 };
         speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels, .n_round = 1,
-                           .costs = { .target = trees_target_ms, .draft = no_draft_ms, .measured = true } };
+                           .costs = { .target = trees_target_ms, .draft = no_draft_ms, .arg = &ms, .measured = true } };
         const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = 5, .n_hit = 1, .n_accepted = 1 };
         OK(speci_choice_open(&c, SPEC_ADAPT_COST));
         for (int32_t i = 0; i < 50; i++) (void)speci_source_update(&source, &levels, &one);
@@ -715,14 +751,60 @@ static void check_worst(void **state)
     }
 }
 
+/* The first round behind another arm's takes longer for that: it tells nothing of the arm's time once there are some that do. */
+static void check_first_round(void **state)
+{
+    (void)state;
+    const double ms = 1.5;
+    speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
+    speci_source source = { .n_node = 5, .depth = 5 };
+    speci_levels levels = { 0 };
+    speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels,
+                       .costs = { .target = trees_target_ms, .draft = no_draft_ms, .arg = &ms, .measured = true } };
+    const speci_asks none = { 0 };
+    const speci_outcome o = { .n_seq = 1, .n_emitted = 1, .n_row = 1, .ms = 1, .asks = &none };
+    const int64_t *n = &arms[1].loads[speci_choice_load(1)].n;
+    OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+    for (int32_t i = 1; i <= 3; i++) { /* few: all of them tell */
+        speci_choice_update(&c, 0, &o);
+        speci_choice_update(&c, 1, &o);
+        assert_int_equal(*n, i);
+    }
+    speci_choice_update(&c, 0, &o);
+    speci_choice_update(&c, 1, &o);
+    assert_int_equal(*n, 3);
+    speci_choice_update(&c, 1, &o);
+    assert_int_equal(*n, 4);
+}
+
+/* Where it is known that all sequences get a proposal, what one brings at least counts for each: half of the asks had one so far. */
+static void check_seen_least(void **state)
+{
+    (void)state;
+    const double ms = 2.9;
+    speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
+    speci_source source = { .n_node = 5, .depth = 5 };
+    speci_levels levels = { 0 };
+    speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels, .n_round = 1,
+                       .costs = { .target = trees_target_ms, .draft = no_draft_ms, .arg = &ms } };
+    const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = 5, .n_hit = 1, .n_accepted = 2 }, none = { .n = 1 };
+    OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+    for (int32_t i = 0; i < 100; i++) (void)speci_source_update(&source, &levels, i % 2 ? &one : &none);
+    assert_int_equal(speci_choice_arm(&c, 4), 0);
+    speci_choice_unsee(&c);
+    for (int32_t i = 0; i < 4; i++) speci_choice_see(&c, 0, 5);
+    assert_int_equal(speci_choice_arm(&c, 4), 1);
+}
+
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 12 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 15 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
-        cmocka_unit_test(check_credit), cmocka_unit_test(check_worst),
+        cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
+        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

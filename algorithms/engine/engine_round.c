@@ -110,10 +110,10 @@ static spec_status check_context(const spec_session *s, int32_t seq, const spec_
     return SPEC_OK;
 }
 
-/* Do the tree's q rows name distributions of the sequence's proposal? */
-static bool names_probs(const spec_session *s, const engine_seq *q, const spec_tree *t)
+/* Do the tree's q rows name distributions of a proposal? */
+static bool names_probs(const spec_session *s, const spec_tree *t)
 {
-    if (!speci_tree_sampled(t->kind) || !t->q_row || !s->site.q || q->proposal.round == 0) return false;
+    if (!speci_tree_sampled(t->kind) || !t->q_row || !s->site.q) return false;
     for (int32_t i = 1; i < t->n; i++)
         if (t->q_row[t->parent[i]] < 0 || t->q_row[t->parent[i]] >= s->site.n_q) return false;
     return true;
@@ -125,7 +125,7 @@ static void keep_tree(const spec_session *s, engine_part *p, const spec_tree *t)
     const engine_proposal *own = &s->seqs[p->seq].proposal;
     const bool samples = s->seqs[p->seq].request.p.sampling.temperature > 0;
     (void)spec_tree_copy(&p->tree, t); /* fits: it was checked */
-    p->probs_round = samples && names_probs(s, &s->seqs[p->seq], t) ? own->round : 0;
+    p->probs_round = samples && names_probs(s, t) ? own->round : 0;
     p->round = t == &own->tree || (own->round && speci_tree_equal(t, &own->tree)) ? own->round : 0;
 }
 
