@@ -599,6 +599,31 @@ static void check_union(void **state)
     spec_model_close(model);
 }
 
+/* A tree is as deep as its tokens fit the limit: one more is emitted behind them. */
+static void check_clipped(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1 };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    for (int32_t n_predict = 1; n_predict <= 4; n_predict++) {
+        witness w = { 0 };
+        spec_drafter *d = witness_open(&w, 1);
+        spec_request r = SPEC_REQUEST_INIT;
+        const spec_tree *t;
+        spec_session *s;
+        int32_t seq, deepest = 0;
+        r.n_predict = n_predict;
+        OK(spec_session_open(&s, model, d, NULL));
+        OK(spec_sequence_add(s, &seq, prompt, 3, &r));
+        OK(spec_draft(s, &t, &seq, 1));
+        for (int32_t i = 0; i < t->n; i++) deepest = speci_max32(deepest, speci_tree_depth(t, i));
+        assert_int_equal(deepest, speci_min32(n_predict - 1, 2));
+        spec_session_close(s);
+        spec_drafter_close(d);
+    }
+    spec_model_close(model);
+}
+
 /* --- who observes --- */
 
 static int32_t n_observed[2];
@@ -832,7 +857,7 @@ static void check_begun_late(void **state)
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
-           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 9 };
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 10 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
@@ -840,6 +865,7 @@ int main(void)
         cmocka_unit_test(check_past),
         cmocka_unit_test(check_begun_late),
         cmocka_unit_test(check_observed),
+        cmocka_unit_test(check_clipped),
         cmocka_unit_test(check_union_of_repeated),
         { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
         { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },

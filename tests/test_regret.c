@@ -398,6 +398,31 @@ static void check_slow(void **state)
     spec_model_close(model);
 }
 
+/* ----------------------------------------------------------------------------------- the union --- */
+
+/* A union is expected to bring all that its drafters may, as far as trees have room. */
+static void check_union_source(void **state)
+{
+    (void)state;
+    static const int32_t n_nodes[] = { 0, 7, 9, 40 };
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    for (size_t i = 0; i < sizeof n_nodes / sizeof *n_nodes; i++) {
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        spec_drafter *list[2];
+        spec_session *s;
+        OK(spec_drafter_open(&list[0], "ngram:3,5", NULL));
+        OK(spec_drafter_open(&list[1], "trie:3", NULL));
+        p.n_ctx = 64, p.n_node = n_nodes[i], p.drafters = list, p.n_drafter = 2, p.combine = SPEC_DRAFT_UNION, p.adapt = SPEC_ADAPT_COST;
+        OK(spec_session_open(&s, model, NULL, &p));
+        assert_int_equal(s->choice.n_source, 1);
+        assert_int_equal(s->choice.sources[0].n_node, n_nodes[i] == 7 ? 6 : 8);
+        assert_int_equal(s->choice.sources[0].depth, 5);
+        spec_session_close(s);
+        for (int k = 0; k < 2; k++) spec_drafter_close(list[k]);
+    }
+    spec_model_close(model);
+}
+
 /* --------------------------------------------------------------------------------- to look up --- */
 
 static int32_t n_looked;
@@ -798,13 +823,13 @@ static void check_seen_least(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 15 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 16 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
-        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks),
+        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks), cmocka_unit_test(check_union_source),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

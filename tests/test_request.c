@@ -620,6 +620,36 @@ static void check_append(void **state)
     spec_model_close(m);
 }
 
+/* The next turn has a limit of its own: the request's, or that of the one before once more. */
+static void check_limits(void **state)
+{
+    (void)state;
+    static const int32_t limits[] = { 5, 9, 3 };
+    spec_model *m = support_model(backend, GOLDEN "mamba", SPEC_DTYPE_F32);
+    for (int given = 0; given < 2; given++) {
+        spec_request r = SPEC_REQUEST_INIT;
+        spec_session *s;
+        int32_t seq;
+        r.ignore_eos = 1, r.n_predict = limits[0];
+        OK(spec_session_open(&s, m, NULL, NULL));
+        OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
+        for (size_t turn = 0; turn < sizeof limits / sizeof *limits; turn++) {
+            spec_step_result step = { .n_tokens = 0 };
+            int32_t n = 0;
+            if (turn > 0) {
+                r.n_predict = limits[turn];
+                OK(spec_sequence_append(s, seq, prompt, 2, given ? &r : NULL));
+            }
+            do OK(step_into(s, &step, &seq, 1)), n += step.n_tokens;
+            while (step.stop == SPEC_STOP_NONE);
+            assert_int_equal(step.stop, SPEC_STOP_LENGTH);
+            assert_int_equal(n, limits[given ? turn : 0]);
+        }
+        spec_session_close(s);
+    }
+    spec_model_close(m);
+}
+
 /* A prompt that is consumed in parts does not keep another sequence from its steps, and is the same. */
 static void check_parts(void **state)
 {
@@ -712,12 +742,13 @@ static void check_text(void **state)
 
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 10 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 11 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
         cmocka_unit_test(check_refused_by_mask), cmocka_unit_test(check_refused_later),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
         cmocka_unit_test(check_text), cmocka_unit_test(check_copies),
+        cmocka_unit_test(check_limits),
     };
     backend = support_backend();
     for (size_t i = 0; i < N_REQUEST; i++)
