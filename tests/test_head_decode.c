@@ -401,6 +401,7 @@ static void one_product(void **state)
 /* --- one wait for a draft, whatever it is made of --- */
 
 static int32_t n_wait, n_again, n_ride;
+static bool rode[N_PROMPT]; /* in the step before */
 
 static spec_status counted_sync(spec_queue *q)
 {
@@ -420,6 +421,8 @@ static void counted_step(spec_session *s, const int32_t *seqs, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         const model_seq *q = &m->seqs[seqs[i]];
         n_again += q->again.grows, n_ride += q->rides;
+        assert_false(q->rides && rode[i]); /* rows serve once in place of a fresh tree: a new chain comes first */
+        rode[i] = q->rides;
         if (q->rides) assert_int_equal(s->seqs[seqs[i]].proposal.depth, q->depth); /* what a pass over trees by their shape goes by */
     }
     OK(spec_score(s, seqs, n, trees));
@@ -447,6 +450,7 @@ static void check_waits(spec_model *target, spec_model *head, const char *tree, 
         OK(add_endless(s, &seqs[i], p->ids + i * WIDTH, n_prompt[i], NULL));
     }
     n_again = n_ride = 0;
+    memset(rode, 0, sizeof rode);
     for (int32_t step = 0; step < 12; step++) counted_step(s, seqs, N_PROMPT);
     assert_true(n_again > 0 && (n_ride > 0) == (across > 0));
     for (int32_t i = 0; i < N_PROMPT; i++) {
