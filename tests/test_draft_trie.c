@@ -487,9 +487,9 @@ static void put_sum(uint8_t *data, size_t n)
 }
 
 /* A drafter that has counted some texts, and its file. */
-static bench *counted(int32_t n_op)
+static bench *counted(int32_t n_op, int32_t alphabet)
 {
-    bench *b = bench_open("trie:16,4,1", 2, 64, 4);
+    bench *b = bench_open("trie:16,4,1", 2, 64, alphabet);
     for (int32_t i = 0; i < n_op; i++) {
         if (i % 20 == 0) add_prompt(b, i / 20 % 2, 8);
         else emit(b, test_below(&b->random, 2) && i > 20, 1 + test_below(&b->random, 9));
@@ -502,7 +502,7 @@ static bench *counted(int32_t n_op)
 static void check_loaded(void **state)
 {
     (void)state;
-    bench *b = counted(500);
+    bench *b = counted(500, 6); /* its file is written in several pieces */
     const speci_trie *t;
     spec_drafter *loaded, *larger;
     assert_true(((const speci_trie *)b->drafter->own)->past.age > 0);
@@ -511,6 +511,7 @@ static void check_loaded(void **state)
     t = loaded->own;
     assert_int_equal(t->n_vocab, 1000);
     assert_int_equal(t->past.n_counted, b->past.n_counted);
+    assert_true(t->past.n > 4096 / 12);
     same_counts(&t->past, &b->past);
     b->draft.kind->detach(&b->draft);
     spec_drafter_close(b->drafter);
@@ -529,6 +530,26 @@ static void check_loaded(void **state)
     t = larger->own;
     same_counts(&t->past, &b->past);
     spec_drafter_close(larger);
+    bench_close(b);
+}
+
+/* However many sequences a session has, each has room for some grams of its prompt. */
+static void check_many_sequences(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 1, 2, 3, 4, 1, 2, 3 };
+    enum { N_SEQ = 20000, N = sizeof prompt / sizeof *prompt };
+    bench *b = bench_open("trie:4,4,1", 2, 64, 4);
+    b->draft.kind->detach(&b->draft);
+    attach(b, N_SEQ, 64);
+    speci_draft_seq q = { .seq = N_SEQ - 1, .ids = prompt, .n_ids = N, .n_prompt = N, .sampling = &b->sampling, .depth_max = 4,
+                          .tree = &b->tree };
+    OK(b->draft.kind->prefill(&b->draft, &q));
+    b->tree.n = 0;
+    (void)spec_tree_add(&b->tree, -1, prompt[N - 1], 1);
+    OK(b->draft.kind->enqueue(&b->draft, NULL, &q, 1));
+    assert_true(b->tree.n > 1);
+    assert_int_equal(b->tree.token[1], 4);
     bench_close(b);
 }
 
@@ -560,7 +581,7 @@ static void refused(bench *b, spec_drafter *d, spec_status status, const char *w
 static void check_damaged(void **state)
 {
     (void)state;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     size_t n;
     uint8_t *good = read_all(&n), *bad = malloc(n + 1);
     b->draft.kind->detach(&b->draft);
@@ -610,7 +631,7 @@ static const struct {
 static void check_forged(void **state)
 {
     (void)state;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     size_t n;
     uint8_t *good = read_all(&n), *bad = malloc(n);
     b->draft.kind->detach(&b->draft);
@@ -637,7 +658,7 @@ static void check_too_large(void **state)
 {
     (void)state;
     enum { N_NODE = 1 << 20 };
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     size_t n;
     uint8_t *good = read_all(&n);
     b->draft.kind->detach(&b->draft);
@@ -653,7 +674,7 @@ static void check_too_large(void **state)
 static void check_refused(void **state)
 {
     (void)state;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     spec_model other = { .n_vocab = 1001 };
     spec_drafter *d, *larger;
     FAILS(b->draft.kind->check(b->drafter, &other), SPEC_E_INVALID, "another vocabulary");
@@ -699,7 +720,7 @@ static void check_kept(void **state)
     (void)state;
     size_t n, n_after;
     int32_t n_entry = 0;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     uint8_t *before = read_all(&n), *after;
     for (int32_t i = 0; i < 20; i++) emit(b, 0, 5);
     const struct rlimit small = { 100, RLIM_INFINITY }, none = { RLIM_INFINITY, RLIM_INFINITY };
@@ -730,12 +751,12 @@ static int make_directory(void **state)
 
 int main(void)
 {
-    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 8 };
+    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 9 };
     struct CMUnitTest tests[N_OTHER + N_COUNT + N_TRIE] = {
         cmocka_unit_test(check_occurrences), cmocka_unit_test(check_loaded), cmocka_unit_test(check_empty),
         cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_too_large),
         cmocka_unit_test(check_refused),
-        cmocka_unit_test(check_kept),
+        cmocka_unit_test(check_kept), cmocka_unit_test(check_many_sequences),
     };
     for (int32_t i = 0; i < N_COUNT; i++)
         tests[N_OTHER + i] = (struct CMUnitTest){ count_cases[i].name, check_counts, NULL, NULL, (void *)(uintptr_t)&count_cases[i] };
