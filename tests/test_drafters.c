@@ -188,6 +188,7 @@ static void check_front(void **state)
         n_by[by]++;
         if (by == 0) assert_true(stood(ids, n_ids, t->least > 0 ? t->least : 1));
         else if (!t->counts) assert_false(stood(ids, n_ids, t->least));
+        if (by == 0) assert_true(s->seqs[seq].proposal.n_match > 0 && stood(ids, n_ids, s->seqs[seq].proposal.n_match));
         if (chosen < 0) assert_int_equal(by, 2);
         int32_t n_path = 1;
         while (n_path < tree->n && by == 0 && tree->parent[n_path] == n_path - 1 && support_random(&random) % 4 > 0)
