@@ -1120,6 +1120,7 @@ static spec_status expand(void *user, spec_tree *tree, const spec_candidate *can
     *n_feed = n_feed_max > 0;
     if (o->slip == FED_TWICE) feed[1] = x, *n_feed = 2;
     if (o->slip == FED_TOO_MANY) *n_feed = n_feed_max + 1;
+    if (o->slip == NO_SLIP) tree->kind = SPEC_TREE_UNROLLED; /* which is not its business */
     return SPEC_OK;
 }
 

@@ -432,6 +432,21 @@ static void counted_step(spec_session *s, const int32_t *seqs, int32_t n)
     }
 }
 
+/* Nor do they serve a copy once more. */
+static void copies_do_not_ride(spec_session *s, const int32_t *seqs)
+{
+    const model_draft *m = s->drafters.draft[0].state;
+    for (int32_t i = 0; i < N_PROMPT; i++) {
+        const spec_tree *trees[2];
+        int32_t copy;
+        if (!rode[i]) continue;
+        OK(spec_sequence_fork(s, &copy, seqs[i]));
+        OK(spec_draft(s, trees, (const int32_t[]){ seqs[i > 0 ? 0 : 1], copy }, 2));
+        assert_false(m->seqs[copy].rides);
+        OK(spec_sequence_remove(s, copy));
+    }
+}
+
 /* On a device whose results come late: drafts once more, beside fresh ones and in their place. */
 static void check_waits(spec_model *target, spec_model *head, const char *tree, int32_t across, const int32_t *plain,
                         const greedy_prompts *p)
@@ -441,7 +456,7 @@ static void check_waits(spec_model *target, spec_model *head, const char *tree, 
     spec_drafter *d;
     spec_session *s;
     int32_t seqs[N_PROMPT];
-    dp.tree = tree, dp.n_resample = 4, dp.resample_across = across, sp.n_ctx = N_CTX, sp.n_seq = N_PROMPT;
+    dp.tree = tree, dp.n_resample = 4, dp.resample_across = across, sp.n_ctx = N_CTX, sp.n_seq = N_PROMPT + 1;
     OK(spec_drafter_from_model(&d, head, &dp));
     OK(spec_session_open(&s, target, d, &sp));
     size_t n_prompt[N_PROMPT];
@@ -451,7 +466,10 @@ static void check_waits(spec_model *target, spec_model *head, const char *tree, 
     }
     n_again = n_ride = 0;
     memset(rode, 0, sizeof rode);
-    for (int32_t step = 0; step < 12; step++) counted_step(s, seqs, N_PROMPT);
+    for (int32_t step = 0; step < 12; step++) {
+        counted_step(s, seqs, N_PROMPT);
+        copies_do_not_ride(s, seqs);
+    }
     assert_true(n_again > 0 && (n_ride > 0) == (across > 0));
     for (int32_t i = 0; i < N_PROMPT; i++) {
         const int32_t *ids;

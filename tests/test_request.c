@@ -198,6 +198,34 @@ static void check_copied(spec_model *m, const request_case *c, const spec_reques
     free(saved.data);
 }
 
+/* What was emitted is counted from the latest prompt on: two turns are as one prompt of all ids. */
+static void check_turns(spec_model *m, const request_case *c, const spec_request *r)
+{
+    enum { N_FIRST = 9, N_MORE = 4, N_THEN = 20 };
+    int32_t seqs[2];
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_step_result step = { .tokens = NULL };
+    spec_session *s;
+    const int32_t *ids;
+    size_t n;
+    p.n_ctx = N_ID, p.n_seq = 2;
+    OK(spec_session_open(&s, m, NULL, &p));
+    OK(spec_sequence_add(s, &seqs[0], prompt, N_PROMPT, r));
+    for (int32_t i = 0; i < N_FIRST; i++) OK(step_into(s, &step, &seqs[0], 1));
+    OK(spec_sequence_append(s, seqs[0], prompt, N_MORE, NULL));
+    OK(spec_sequence_ids(s, &ids, &n, seqs[0]));
+    OK(spec_sequence_add(s, &seqs[1], ids, n, r));
+    for (int32_t i = 0; i < N_THEN; i++) {
+        int32_t last[2];
+        for (int32_t k = 0; k < 2; k++) {
+            OK(step_into(s, &step, &seqs[k], 1));
+            last[k] = step.tokens ? step.tokens[0] : -1;
+        }
+        if (last[0] != last[1]) fail_msg("%s: token %d of the second turn is %d, behind one prompt %d", c->name, i, last[0], last[1]);
+    }
+    spec_session_close(s);
+}
+
 static void check_copies(void **state)
 {
     (void)state;
@@ -208,6 +236,7 @@ static void check_copies(void **state)
             support_masked masked = { N_PROMPT, &n_call };
             const spec_request r = request_of(&requests[i], sampled, &masked);
             check_copied(m, &requests[i], &r);
+            if (!requests[i].mask) check_turns(m, &requests[i], &r);
         }
     spec_model_close(m);
 }
@@ -684,6 +713,34 @@ static void check_parts(void **state)
     spec_model_close(m);
 }
 
+/* What a step may consume is for all its sequences together. */
+static void check_shared_parts(void **state)
+{
+    (void)state;
+    enum { LONG = 240, N_SEQS = 3 };
+    int32_t ids[LONG], seqs[N_SEQS], left[N_SEQS];
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    spec_model *m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    for (int32_t i = 0; i < LONG; i++) ids[i] = i % 90;
+    p.n_seq = N_SEQS, p.n_prompt_step = 16;
+    OK(spec_session_open(&s, m, NULL, &p));
+    for (int32_t i = 0; i < N_SEQS; i++) {
+        OK(add_endless(s, &seqs[i], ids, LONG, NULL));
+        left[i] = LONG - 1;
+    }
+    for (int32_t first = 0; first < N_SEQS;) {
+        const spec_step_result *step[N_SEQS];
+        OK(spec_step(s, step, seqs, N_SEQS));
+        assert_true(step[first]->n_prompt_left < left[first]);
+        for (int32_t i = first + 1; i < N_SEQS; i++) assert_int_equal(step[i]->n_prompt_left, left[i]);
+        left[first] = step[first]->n_prompt_left;
+        if (left[first] == 0) first++;
+    }
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
 /* --- prompts that are text --- */
 
 /* The ids of a sequence are what `text` [n_text] is encoded to by `flags`, at `at`. Returns where they end. */
@@ -742,13 +799,13 @@ static void check_text(void **state)
 
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 11 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 12 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
         cmocka_unit_test(check_refused_by_mask), cmocka_unit_test(check_refused_later),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
         cmocka_unit_test(check_text), cmocka_unit_test(check_copies),
-        cmocka_unit_test(check_limits),
+        cmocka_unit_test(check_limits), cmocka_unit_test(check_shared_parts),
     };
     backend = support_backend();
     for (size_t i = 0; i < N_REQUEST; i++)
