@@ -110,6 +110,7 @@ typedef struct speci_hash {
 void speci_hash_add(speci_hash *hash, const void *data, size_t n);
 void speci_hash_text(speci_hash *hash, const char *text); /* with its zero */
 uint64_t speci_hash_value(const speci_hash *hash);
+uint64_t speci_hash_of(const void *data, size_t n); /* of these bytes alone */
 
 /* --- the operating system (core_os.c, core_writer.c) --- */
 
@@ -158,7 +159,8 @@ spec_status speci_path_check(const char *path);
 /* A repository that was cloned without its large files has text in place of them: E_FORMAT, saying so. */
 spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path);
 bool speci_is_directory(const char *path);
-bool speci_dir_has_ending(const char *path, const char *ending); /* of the name of one of its entries */
+bool speci_dir_has_ending(const char *path, const char *ending);
+bool speci_ends_with(const char *s, const char *end); /* of the name of one of its entries */
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
 

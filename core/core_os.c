@@ -181,15 +181,17 @@ bool speci_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool speci_ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), n_end = strlen(end);
+    return n >= n_end && strcmp(s + n - n_end, end) == 0;
+}
+
 bool speci_dir_has_ending(const char *path, const char *ending)
 {
-    const size_t n_end = strlen(ending);
     DIR *dir = opendir(path);
     bool found = false;
-    for (const struct dirent *e; dir && !found && (e = readdir(dir));) {
-        const size_t n = strlen(e->d_name);
-        found = n >= n_end && strcmp(e->d_name + n - n_end, ending) == 0;
-    }
+    for (const struct dirent *e; dir && !found && (e = readdir(dir));) found = speci_ends_with(e->d_name, ending);
     if (dir) closedir(dir);
     return found;
 }

@@ -122,7 +122,8 @@ static void rows_of_fewer_nodes(void **state)
             OK(spec_draft(s, &t, &seq, 1));
             assert_true(t->n <= n_node);
             for (int32_t x = 0; x < t->n; x++) {
-                if (t->q_row[x] >= 0 && !has_child(t, x)) fail_msg("%s, %d nodes: node %d has row %d", support_trees[i], n_node, x, t->q_row[x]);
+                if (t->q_row[x] >= 0 && !has_child(t, x))
+                    fail_msg("%s, %d nodes: node %d has row %d", support_trees[i], n_node, x, t->q_row[x]);
                 n_row += t->q_row[x] >= 0;
             }
             spec_session_close(s);

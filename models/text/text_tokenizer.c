@@ -54,8 +54,8 @@ static spec_status find_file(const char *path, char *file, size_t cap)
 /* By its name; else JSON begins with a brace, and no SentencePiece model does, whose first byte is a field's key (0x0A). */
 static bool looks_like_json(const char *path, const uint8_t *data, size_t n)
 {
-    size_t i = 0, n_path = strlen(path);
-    if (n_path > 5 && strcmp(path + n_path - 5, ".json") == 0) return true;
+    size_t i = 0;
+    if (speci_ends_with(path, ".json")) return true;
     while (i < n && (data[i] == ' ' || data[i] == '\t' || data[i] == '\n' || data[i] == '\r')) i++;
     return i < n && data[i] == '{';
 }
