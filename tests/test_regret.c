@@ -398,6 +398,27 @@ static void check_slow(void **state)
     spec_model_close(model);
 }
 
+/* --------------------------------------------------------------------------------- the bandit --- */
+
+/* A bandit's past is halved now and then; an arm that was used once stays one that was used. */
+static void check_halved(void **state)
+{
+    (void)state;
+    enum { WINDOW = 256 };
+    speci_choice c = { .n_arm = 3 };
+    const speci_outcome o = { .n_seq = 1, .n_emitted = 2, .ms = 4 };
+    const spec_bandit *b = &c.bandit[speci_choice_load(1)];
+    OK(speci_choice_open(&c, SPEC_ADAPT_UCB));
+    speci_choice_update(&c, 1, &o);
+    for (int32_t i = 0; i < 5; i++) speci_choice_update(&c, 2, &o);
+    for (int32_t i = 6; i < WINDOW - 1; i++) speci_choice_update(&c, 0, &o);
+    assert_int_equal(b->n_round, WINDOW - 1);
+    speci_choice_update(&c, 0, &o);
+    assert_true(b->n_pull[0] == (WINDOW - 6) / 2 && b->n_pull[1] == 1 && b->n_pull[2] == 3);
+    assert_int_equal(b->n_round, b->n_pull[0] + b->n_pull[1] + b->n_pull[2]);
+    assert_true(b->tokens[0] == WINDOW - 6 && b->ms[2] == 10);
+}
+
 /* ----------------------------------------------------------------------------------- the union --- */
 
 /* A union is expected to bring all that its drafters may, as far as trees have room. */
@@ -823,13 +844,13 @@ static void check_seen_least(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 16 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 17 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
-        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks), cmocka_unit_test(check_union_source),
+        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks), cmocka_unit_test(check_union_source), cmocka_unit_test(check_halved),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)
