@@ -532,6 +532,34 @@ static void check_loaded(void **state)
     bench_close(b);
 }
 
+/* A token that follows in a prompt and in the past is one candidate, and not two, below each of which are two more. */
+static void check_candidates(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = { 1, 2, 3, 4, 1 };
+    enum { N = sizeof ids / sizeof *ids, DEPTH = 4 };
+    spec_model target = { .n_vocab = 1000 };
+    speci_trie_counts counts[2];
+    speci_trie_proposer p;
+    speci_trie_cursor at[2] = { { .n_change = 0 } };
+    spec_tree tree;
+    OK(spec_tree_alloc(&tree, 32, NULL));
+    OK(speci_trie_proposer_open(&p, 32, &speci_malloc));
+    for (int k = 0; k < 2; k++) {
+        OK(speci_trie_open(&counts[k], 256, 64, DEPTH, &speci_malloc));
+        for (int32_t i = 0; i < N; i++) speci_trie_step(&counts[k], &at[k], ids, i, 0);
+    }
+    const speci_trie_place place = { .prompt = &counts[0], .past = &counts[1], .in_prompt = at[0], .in_past = at[1] };
+    speci_draft_seq q = { .ids = ids, .n_ids = N, .depth_max = 2, .tree = &tree };
+    (void)spec_tree_add(&tree, -1, 1, 1);
+    speci_trie_propose(&p, &q, &place, &target);
+    assert_int_equal(tree.n, 3);
+    assert_int_equal(p.n_found, 2);
+    for (int k = 0; k < 2; k++) speci_trie_close(&counts[k], &speci_malloc);
+    speci_trie_proposer_close(&p, &speci_malloc);
+    spec_tree_free(&tree, NULL);
+}
+
 static uint32_t value_of(const speci_trie_counts *t, const int32_t *ids, int32_t n)
 {
     uint32_t x = 0;
@@ -785,13 +813,13 @@ static int make_directory(void **state)
 
 int main(void)
 {
-    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 10 };
+    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 11 };
     struct CMUnitTest tests[N_OTHER + N_COUNT + N_TRIE] = {
         cmocka_unit_test(check_occurrences), cmocka_unit_test(check_loaded), cmocka_unit_test(check_empty),
         cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_too_large),
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_kept), cmocka_unit_test(check_many_sequences),
-        cmocka_unit_test(check_large),
+        cmocka_unit_test(check_large), cmocka_unit_test(check_candidates),
     };
     for (int32_t i = 0; i < N_COUNT; i++)
         tests[N_OTHER + i] = (struct CMUnitTest){ count_cases[i].name, check_counts, NULL, NULL, (void *)(uintptr_t)&count_cases[i] };

@@ -283,6 +283,8 @@ static void test_refusals(void **state)
         { "{\"model\": {\"vocab\": {\"a\": \"b\"}}}", "not an integer", SPEC_E_FORMAT },
         { "{\"model\": null}", "\"model\"", SPEC_E_FORMAT },
         { "{\"normalizer\": {\"type\": \"Precompiled\"}}", "'Precompiled'", SPEC_E_UNSUPPORTED },
+        { "{\"normalizer\": {\"type\": \"Strip\", \"strip_right\": true}}", "strip_left", SPEC_E_FORMAT },
+        { "{\"normalizer\": {\"type\": \"Strip\", \"strip_left\": true}}", "strip_right", SPEC_E_FORMAT },
         { "{\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, \"content\": \"\"}}",
           "empty pattern", SPEC_E_UNSUPPORTED },
         { "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"X\"}]}}", "'X'",
