@@ -243,6 +243,25 @@ static void eos_on_a_branch(void **state)
 /* --- other drafters --- */
 
 /* A drafter of 48 positions drafts as long as it has one for the root, and then no longer. */
+/* A drafter of n_ctx positions drafts as deep as it has some: the deepest nodes need none. */
+static void expect_depths(spec_model *shorter, int32_t n_ctx)
+{
+    spec_drafter *dr = open_drafter(shorter, "chain:3");
+    for (int32_t n = n_ctx - 4; n <= n_ctx + 2; n++) {
+        const int32_t left = n_ctx - n + 1, depth = left > 3 ? 3 : left > 0 ? left : 0;
+        int32_t ids[64], seq;
+        const spec_tree *t;
+        spec_session *s;
+        for (int32_t i = 0; i < n; i++) ids[i] = prompt[i % N_PROMPT];
+        OK(spec_session_open(&s, target, dr, NULL));
+        OK(spec_sequence_add(s, &seq, ids, (size_t)n, NULL));
+        OK(spec_draft(s, &t, &seq, 1));
+        if (t->n != depth + 1) fail_msg("%d ids of a context of %d: %d drafts, expected %d", n, n_ctx, t->n - 1, depth);
+        spec_session_close(s);
+    }
+    spec_drafter_close(dr);
+}
+
 static void shorter_contexts(void **state)
 {
     (void)state;
@@ -263,6 +282,7 @@ static void shorter_contexts(void **state)
         assert_in_range(alone, 2 * (N_PROMPT + N_LONG - POSITIONS - 2), 2 * (N_PROMPT + N_LONG - POSITIONS - 1));
         spec_drafter_close(dr);
     }
+    expect_depths(shorter, POSITIONS);
     spec_model_close(shorter);
     support_variant_remove(dir);
     free(config);
