@@ -147,6 +147,7 @@ static spec_status open_file(spec_tokenizer *t, const char *path)
     SPEC_TRY(find_file(path, file, sizeof file));
     t->path = speci_strdup(&t->allocator, file);
     if (!t->path) return SPEC_E_NOMEM;
+    t->vocab.file = t->added.ids.file = t->path;
     SPEC_TRY(read_file(t));
     SPEC_TRY(check_template(t, &t->before));
     SPEC_TRY(check_template(t, &t->after));
