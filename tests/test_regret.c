@@ -398,6 +398,33 @@ static void check_slow(void **state)
     spec_model_close(model);
 }
 
+/* What came of a step is told once: by the drafter that was asked, or by what was watched of it. */
+static void check_told_once(void **state)
+{
+    (void)state;
+    enum { N_STEP = 150 };
+    const spec_request all = { .struct_size = sizeof all, .ignore_eos = true };
+    const int32_t prompt = 1;
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    spec_drafter_stats stats = SPEC_DRAFTER_STATS_INIT;
+    spec_drafter *d;
+    int32_t seq;
+    OK(spec_drafter_open(&d, "ngram:3,5", NULL));
+    spec_session *s = open_session(model, &d, 1, 6 * N_STEP);
+    s->choice.costs.measured = false; /* the choice follows from the text alone */
+    OK(spec_sequence_add(s, &seq, &prompt, 1, &all));
+    for (int32_t i = 1; i <= N_STEP; i++) {
+        const spec_step_result *step;
+        OK(spec_step(s, &step, &seq, 1));
+        assert_true(s->choice.sources[0].ever.n <= i);
+    }
+    OK(spec_session_get_drafter_stats(s, &stats, 0));
+    assert_true(stats.n_proposed > 10);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 /* --------------------------------------------------------------------------------- the bandit --- */
 
 /* A bandit's past is halved now and then; an arm that was used once stays one that was used. */
@@ -844,13 +871,15 @@ static void check_seen_least(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 17 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 18 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
-        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks), cmocka_unit_test(check_union_source), cmocka_unit_test(check_halved),
+        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks),
+        cmocka_unit_test(check_union_source), cmocka_unit_test(check_halved),
+        cmocka_unit_test(check_told_once),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

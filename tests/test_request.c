@@ -506,6 +506,62 @@ static void check_end_ids(void **state)
 
 /* A stop string ends the sequence with the token that completes it, though the drafts after it were right; the text goes on
  * from there as plain decoding would. */
+/* An end token has no text, be it a word: the text is that of the tokens in front. */
+static void check_end_text(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    enum { N = 30 };
+    spec_model *m = support_model(backend, DEMO_TARGET, SPEC_DTYPE_F32);
+    spec_session *s;
+    spec_result all = SPEC_RESULT_INIT, want = SPEC_RESULT_INIT, got = SPEC_RESULT_INIT;
+    spec_request r = SPEC_REQUEST_INIT;
+    OK(spec_session_open(&s, m, NULL, NULL));
+    r.n_predict = N, r.ignore_eos = 1, r.keep_special = 1;
+    OK(spec_generate(s, &all, "Once upon a time", 16, &r));
+    int32_t at = 6; /* the first place of a token that did not come before */
+    while (support_occurrences(all.ids, 0, (size_t)at, all.ids[at]) > 0) at++;
+    r.n_predict = at;
+    OK(spec_generate(s, &want, "Once upon a time", 16, &r));
+    r.n_predict = N, r.end_ids = &all.ids[at], r.n_end_id = 1;
+    OK(spec_generate(s, &got, "Once upon a time", 16, &r));
+    assert_int_equal(got.stop, SPEC_STOP_EOS);
+    assert_int_equal(got.n_ids, at + 1);
+    assert_string_equal(got.text, want.text);
+    spec_result_free(&all), spec_result_free(&want), spec_result_free(&got);
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
+static int mask_behind_end(void *user_data, uint32_t *mask, int32_t n_vocab, const int32_t *ids, size_t n)
+{
+    const int32_t *end = user_data;
+    (void)mask, (void)n_vocab;
+    assert_true(ids[n - 1] != *end);
+    return 0;
+}
+
+/* Nothing follows an end token: nobody is asked what may. */
+static void check_masks_end(void **state)
+{
+    (void)state;
+    int32_t end = 5, seq, token[] = { prompt[N_PROMPT - 1], 6, 5, 7, 8 }, parent[] = { -1, 0, 0, 2, 1 };
+    const spec_tree tree = { .n = 5, .cap = 5, .token = token, .parent = parent }, *trees = &tree;
+    spec_model *m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_request r = SPEC_REQUEST_INIT;
+    spec_session *s;
+    p.n_node = 5;
+    r.end_ids = &end, r.n_end_id = 1, r.mask = mask_behind_end, r.mask_user_data = &end;
+    OK(spec_session_open(&s, m, NULL, &p));
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
+    OK(spec_score(s, &seq, 1, &trees));
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
 static void check_stop_strings(void **state)
 {
     (void)state;
@@ -799,13 +855,14 @@ static void check_text(void **state)
 
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 12 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 14 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
         cmocka_unit_test(check_refused_by_mask), cmocka_unit_test(check_refused_later),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
         cmocka_unit_test(check_text), cmocka_unit_test(check_copies),
-        cmocka_unit_test(check_limits), cmocka_unit_test(check_shared_parts),
+        cmocka_unit_test(check_limits), cmocka_unit_test(check_shared_parts), cmocka_unit_test(check_end_text),
+        cmocka_unit_test(check_masks_end),
     };
     backend = support_backend();
     for (size_t i = 0; i < N_REQUEST; i++)
