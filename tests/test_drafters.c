@@ -727,6 +727,34 @@ static void check_told(spec_session *s, int32_t seq, const witness *w)
     same_ids(w, seq, ids, n);
 }
 
+/* A drafter that forks nothing begins the copy from its ids. */
+static void check_fork_by_prefill(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    witness w = { 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .user_data = &w, .draft = witness_draft, .prefill = witness_prefill,
+                                   .committed = witness_committed, .end = witness_end };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *d;
+    spec_session *s;
+    int32_t seq, copy;
+    p.n_seq = 2;
+    OK(spec_drafter_from_ops(&d, &ops, NULL));
+    OK(spec_session_open(&s, model, d, &p));
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    go_on(s, seq, 3);
+    OK(spec_sequence_fork(s, &copy, seq));
+    check_told(s, copy, &w);
+    go_on(s, copy, 3);
+    check_told(s, copy, &w);
+    check_told(s, seq, &w);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 /* Tokens of a sequence are told once and in order: with steps, with the four calls, in copies, in restored ones. */
 static void check_hooks(void **state)
 {
@@ -858,7 +886,7 @@ static void check_begun_late(void **state)
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
-           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 10 };
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 11 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
@@ -867,6 +895,7 @@ int main(void)
         cmocka_unit_test(check_begun_late),
         cmocka_unit_test(check_observed),
         cmocka_unit_test(check_clipped),
+        cmocka_unit_test(check_fork_by_prefill),
         cmocka_unit_test(check_union_of_repeated),
         { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
         { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },
