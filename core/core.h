@@ -159,8 +159,8 @@ spec_status speci_path_check(const char *path);
 /* A repository that was cloned without its large files has text in place of them: E_FORMAT, saying so. */
 spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path);
 bool speci_is_directory(const char *path);
-bool speci_dir_has_ending(const char *path, const char *ending);
-bool speci_ends_with(const char *s, const char *end); /* of the name of one of its entries */
+bool speci_dir_has_ending(const char *path, const char *ending); /* of the name of one of its entries */
+bool speci_ends_with(const char *s, const char *end);
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
 
