@@ -401,7 +401,8 @@ static void one_product(void **state)
 /* --- one wait for a draft, whatever it is made of --- */
 
 static int32_t n_wait, n_again, n_ride;
-static bool rode[N_PROMPT]; /* in the step before */
+static bool rode[N_PROMPT];       /* in the step before */
+static int32_t covered[N_PROMPT]; /* positions that the head's executor had by then */
 
 static spec_status counted_sync(spec_queue *q)
 {
@@ -423,6 +424,9 @@ static void counted_step(spec_session *s, const int32_t *seqs, int32_t n)
         n_again += q->again.grows, n_ride += q->rides;
         assert_false(q->rides && rode[i]); /* rows serve once in place of a fresh tree: a new chain comes first */
         rode[i] = q->rides;
+        const int32_t n_past = m->exec->kind->n_past(m->exec, seqs[i]); /* what waits for a pass stays, also where none comes */
+        assert_true(n_past >= covered[i]);
+        covered[i] = n_past;
         if (q->rides) assert_int_equal(s->seqs[seqs[i]].proposal.depth, q->depth); /* what a pass over trees by their shape goes by */
     }
     OK(spec_score(s, seqs, n, trees));
@@ -465,7 +469,7 @@ static void check_waits(spec_model *target, spec_model *head, const char *tree, 
         OK(add_endless(s, &seqs[i], p->ids + i * WIDTH, n_prompt[i], NULL));
     }
     n_again = n_ride = 0;
-    memset(rode, 0, sizeof rode);
+    memset(rode, 0, sizeof rode), memset(covered, 0, sizeof covered);
     for (int32_t step = 0; step < 12; step++) {
         counted_step(s, seqs, N_PROMPT);
         copies_do_not_ride(s, seqs);
