@@ -278,11 +278,22 @@ static void other_formats(void **state)
         { "params.json", "Mistral's own format", "Hugging Face layout" },
         { "consolidated.00.pth", "Meta's own format", "convert_llama_weights_to_hf" },
         { "pytorch_model.bin", "pickle", "examples/convert_bin.py" },
+        { "snapshots/", "the download cache's directory", "the one below snapshots/" },
         { "adapter_config.json", "a LoRA adapter", "merge it" },
     };
     expect_open(SPEC_E_IO, dir, "model.safetensors or " INDEX, "as transformers writes it", "an empty directory");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        put_text(cases[i].name, "{}");
+        char path[512];
+        const bool is_directory = cases[i].name[strlen(cases[i].name) - 1] == '/';
+        if (is_directory) { /* a file of that name is none */
+            put_text("snapshots", "{}");
+            expect_open(SPEC_E_UNSUPPORTED, "is missing; found", cases[i - 1].part, cases[i - 1].next, cases[i - 1].name);
+            snprintf(path, sizeof path, "%s/snapshots", dir);
+            assert_int_equal(unlink(path), 0);
+            assert_int_equal(mkdir(path, 0700), 0);
+        } else {
+            put_text(cases[i].name, "{}");
+        }
         expect_open(SPEC_E_UNSUPPORTED, "is missing; found", cases[i].part, cases[i].next, cases[i].name);
     }
     put_tensors("model.safetensors", SHARD1, 8);
