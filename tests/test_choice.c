@@ -61,6 +61,13 @@ static void test_interpolation(void **state)
 static void test_fit(void **state)
 {
     (void)state;
+    for (int32_t x = 1; x < 200; x += 7) { /* two entries make a line, whatever is asked for */
+        const spec_cost_table two = { .n = 2, .n_node = { x, 3 * x + 1 }, .ms = { 5, 9.3f } };
+        double line[3];
+        spec_cost_fit(&two, line, 1);
+        NEAR(line[2], 0, 0);
+        NEAR(line[0] + line[1] * x, 5, 1e-6);
+    }
     static const int32_t sizes[] = { 1, 2, 4, 8, 16, 32, 64, 512, 4096 };
     double k[3];
     spec_cost_table t = { .n = N_ELEMENTS(sizes) };

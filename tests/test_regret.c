@@ -425,6 +425,27 @@ static void check_told_once(void **state)
     spec_model_close(model);
 }
 
+/* ------------------------------------------------------------------------------ what a pass takes --- */
+
+/* Several sequences of a row each may take more than as many rows of one; one sequence is what it is. */
+static void check_pass_ms(void **state)
+{
+    (void)state;
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    spec_drafter *d;
+    OK(spec_drafter_open(&d, "ngram", NULL));
+    spec_session *s = open_session(model, &d, 1, 64);
+    const speci_step_costs *c = &s->choice.costs;
+    s->profile.target = (spec_cost_table){ .n = 2, .n_node = { 1, 8 }, .ms = { 2, 9 } };
+    s->profile.sequences = (spec_cost_table){ .n = 3, .n_node = { 1, 2, 4 }, .ms = { 3, 5, 4 } };
+    assert_true(c->target(c->arg, 1, 1) == 2 && c->target(c->arg, 1, 8) == 9);
+    assert_true(c->target(c->arg, 2, 2) == 5 && c->target(c->arg, 2, 8) == 9 + 2);
+    assert_true(c->target(c->arg, 4, 4) == 5); /* and never less */
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 /* --------------------------------------------------------------------------------- the bandit --- */
 
 /* A bandit's past is halved now and then; an arm that was used once stays one that was used. */
@@ -872,7 +893,7 @@ static void check_seen_least(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 18 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 19 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
@@ -880,7 +901,7 @@ int main(void)
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
         cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks),
         cmocka_unit_test(check_union_source), cmocka_unit_test(check_halved),
-        cmocka_unit_test(check_told_once),
+        cmocka_unit_test(check_told_once), cmocka_unit_test(check_pass_ms),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

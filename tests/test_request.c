@@ -535,6 +535,34 @@ static void check_end_text(void **state)
     spec_model_close(m);
 }
 
+static int had_enough(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
+{
+    (void)text, (void)n_text, (void)ids, (void)n_ids;
+    return --*(int32_t *)user_data <= 0;
+}
+
+/* Who has had enough with the last text stops nothing that had not ended. */
+static void check_enough(void **state)
+{
+    (void)state;
+    spec_model *m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    spec_session *s;
+    OK(spec_session_open(&s, m, NULL, NULL));
+    for (int32_t calls = 1; calls <= 3; calls++) {
+        int32_t left = calls;
+        spec_request r = SPEC_REQUEST_INIT;
+        spec_result got = SPEC_RESULT_INIT;
+        r.n_predict = 3, r.ignore_eos = 1, r.on_text = had_enough, r.text_user_data = &left;
+        const spec_status status = spec_generate_ids(s, &got, prompt, N_PROMPT, &r);
+        assert_int_equal(status, calls < 3 ? SPEC_E_ABORTED : SPEC_OK);
+        assert_int_equal(got.stop, calls < 3 ? SPEC_STOP_ABORTED : SPEC_STOP_LENGTH);
+        assert_int_equal(got.n_ids, calls);
+        spec_result_free(&got);
+    }
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
 static int mask_behind_end(void *user_data, uint32_t *mask, int32_t n_vocab, const int32_t *ids, size_t n)
 {
     const int32_t *end = user_data;
@@ -855,14 +883,14 @@ static void check_text(void **state)
 
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 14 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 15 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
         cmocka_unit_test(check_refused_by_mask), cmocka_unit_test(check_refused_later),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
         cmocka_unit_test(check_text), cmocka_unit_test(check_copies),
         cmocka_unit_test(check_limits), cmocka_unit_test(check_shared_parts), cmocka_unit_test(check_end_text),
-        cmocka_unit_test(check_masks_end),
+        cmocka_unit_test(check_masks_end), cmocka_unit_test(check_enough),
     };
     backend = support_backend();
     for (size_t i = 0; i < N_REQUEST; i++)

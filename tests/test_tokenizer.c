@@ -401,6 +401,31 @@ static void test_stripped(void **state)
     }
 }
 
+/* The table of Nmt, of all characters, as the tokenizers package (0.23.3) has it: how many become spaces and how many go, and the sums of
+ * their numbers. */
+static void test_nmt(void **state)
+{
+    speci_norm nmt = { .kind = SPECI_NORM_NMT };
+    const speci_buf norms = { .data = (char *)&nmt, .n = sizeof nmt };
+    speci_norm_work work = { .a = { .a = &speci_malloc }, .b = { .a = &speci_malloc } };
+    int64_t n_space = 0, n_gone = 0, spaces = 0, gone = 0;
+    (void)state;
+    for (int32_t c = 1; c < 0x110000; c++) {
+        char text[4];
+        const char *out;
+        size_t n_out;
+        bool origin = true;
+        if (c >= 0xD800 && c < 0xE000) continue;
+        const size_t n = speci_utf8_encode(text, c);
+        OK(speci_normalize(&norms, text, n, &origin, &work, &out, &n_out));
+        if (n_out == 0) n_gone++, gone += c;
+        else if (n_out == 1 && *out == ' ') n_space++, spaces += c;
+        else if (n_out != n || memcmp(out, text, n) != 0) fail_msg("U+%04X is changed", (unsigned)c);
+    }
+    assert_true(n_space == 16 && spaces == 203739 && n_gone == 30 && gone == 881);
+    speci_buf_free(&work.a), speci_buf_free(&work.b);
+}
+
 /* Each byte that is no character may become U+FFFD: piece_max has room for that. */
 static void test_broken_piece(void **state)
 {
@@ -1034,7 +1059,7 @@ int main(void)
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_going_on),     cmocka_unit_test(test_nul),        cmocka_unit_test(test_other_formats),
         cmocka_unit_test(test_too_large),    cmocka_unit_test(test_stripped),   cmocka_unit_test(test_beside_taken),
-        cmocka_unit_test(test_broken_piece),
+        cmocka_unit_test(test_broken_piece), cmocka_unit_test(test_nmt),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused), cmocka_unit_test(test_overlaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
