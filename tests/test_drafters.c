@@ -848,6 +848,26 @@ static void check_error(void **state)
     spec_model_close(model);
 }
 
+/* A sequence that was not admitted is ended once. */
+static void check_never_begun(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    witness w = { .n_lost = 1 };
+    spec_session *s;
+    int32_t seq;
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter *d = witness_open(&w, 1);
+    OK(spec_session_open(&s, model, d, NULL));
+    FAILS(spec_sequence_add(s, &seq, prompt, 4, NULL), SPEC_E_IO, "prefill of the application's drafter failed with E_IO");
+    assert_int_equal(w.n_end, 1);
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    check_told(s, seq, &w);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 /* A drafter that could not begin is told so, and begins with the next step; the text waits for it. */
 static void check_begun_late(void **state)
 {
@@ -886,13 +906,14 @@ static void check_begun_late(void **state)
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
-           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 11 };
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 12 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
         cmocka_unit_test(check_past),
         cmocka_unit_test(check_begun_late),
+        cmocka_unit_test(check_never_begun),
         cmocka_unit_test(check_observed),
         cmocka_unit_test(check_clipped),
         cmocka_unit_test(check_fork_by_prefill),
