@@ -659,7 +659,8 @@ static void test_decision_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_interpolation),   cmocka_unit_test(test_fit), cmocka_unit_test(test_fit_two),          cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_interpolation),   cmocka_unit_test(test_fit), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_fit_two),
         cmocka_unit_test(test_save_refused),    cmocka_unit_test(test_malformed),    cmocka_unit_test(test_expected),
         cmocka_unit_test(test_sequoia),         cmocka_unit_test(test_rate),         cmocka_unit_test(test_bandit_open),
         cmocka_unit_test(test_round_robin),     cmocka_unit_test(test_regret),       cmocka_unit_test(test_paper),
