@@ -596,8 +596,9 @@ SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, cons
 /* Appends ids [n], n >= 1, to a living sequence, also behind an end token: the next turn of a chat. The pending token and
  * ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Text that was held back is
  * given up.
- * Errors: as above. The sequence is then as before, except that a score of it is forgotten. Two statuses differ. After E_ABORTED the ids
- * are there, and the next step consumes what is left of them. After E_DEVICE the sequence can only be removed (E_STATE). */
+ * Errors: as above. The sequence is then as before, except that a score of it is forgotten. Two cases differ. After E_ABORTED the ids
+ * are there, and the next step consumes what is left of them. After E_DEVICE, and where an engine of the application's failed to consume
+ * them, the sequence can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
 /* The same with n_text bytes of text, which the target's tokenizer encodes by request->no_bos and request->parse_special. An empty text

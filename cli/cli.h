@@ -120,7 +120,7 @@ spec_backend_params cli_backend_params(const cli_options *o);
 spec_session_params cli_session_params(const cli_context *c, const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
 /* A session that drafts as the options say; step costs that are wanted and not there are measured and saved. */
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o);
-/* What the first drafter that learns has learned, to the file of --draft-past. An exit code. */
+/* The past of the first drafter that keeps one, to the file of --draft-past. An exit code. */
 int cli_save_past(const cli_context *c, const cli_options *o);
 double cli_now_ms(void);
 

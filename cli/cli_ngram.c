@@ -1,5 +1,5 @@
 /* cli_ngram.c - spec ngram build: a table of the n-grams of text files and JSON lines. */
-#define _GNU_SOURCE /* getline */
+#define _POSIX_C_SOURCE 200809L /* stat, isatty */
 #include <errno.h>
 #include <jansson.h>
 #include <stdint.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/cli_read.h"
 
 enum { BLOCK = 1 << 18, TELL_MS = 200 };
 
@@ -109,19 +110,24 @@ static int add_line(ngram_build *b, const char *line, size_t n, const char *path
     return status == SPEC_OK ? code : failure_in(path, status);
 }
 
+static bool is_blank(const char *line, size_t n)
+{
+    while (n > 0 && memchr(" \t\r\n", line[n - 1], 4) != NULL) n--;
+    return n == 0;
+}
+
 static int add_json_lines(ngram_build *b, FILE *from, const char *path)
 {
-    char *line = NULL;
-    size_t cap = 0, number = 0;
-    ssize_t n;
+    cli_bytes line = { NULL, 0, 0 };
     int code = CLI_OK;
-    while (code == CLI_OK && (n = getline(&line, &cap, from)) >= 0) {
-        const size_t mark = number++ == 0 ? mark_of(line, (size_t)n) : 0;
-        if (strspn(line + mark, " \t\r\n") < (size_t)n - mark) code = add_line(b, line + mark, (size_t)n - mark, path, number);
-        if (code == CLI_OK) code = tell_reading(b, (size_t)n);
+    for (size_t number = 1; code == CLI_OK; number++) {
+        code = cli_read_line(&line, from, path, number);
+        if (line.n == 0) break;
+        const size_t mark = number == 1 ? mark_of(line.data, line.n) : 0;
+        if (code == CLI_OK && !is_blank(line.data + mark, line.n - mark)) code = add_line(b, line.data + mark, line.n - mark, path, number);
+        if (code == CLI_OK) code = tell_reading(b, line.n);
     }
-    if (code == CLI_OK && !feof(from)) code = cli_error("%s: %s", path, strerror(errno)); /* or a line has no room in memory */
-    free(line);
+    free(line.data);
     return code;
 }
 

@@ -170,8 +170,8 @@ static int open_drafters(cli_context *c, const cli_options *o)
     return code;
 }
 
-/* The first drafter that learns takes what was saved. A file that is not there yet is no mistake; one that cannot be written at the end
- * is, before the text is. */
+/* The first drafter that keeps its past takes what was saved. A file that is not there yet is no mistake; one that cannot be written at
+ * the end is, before the text is. */
 static int load_past(const cli_context *c, const cli_options *o)
 {
     if (o->draft_past == NULL) return CLI_OK;
@@ -181,8 +181,8 @@ static int load_past(const cli_context *c, const cli_options *o)
         if (status == SPEC_OK || (access(o->draft_past, F_OK) != 0 && errno == ENOENT)) return cli_whole_may(o->draft_past);
         return cli_failure();
     }
-    if (o->draft_past_from_env) return CLI_OK; /* it is there for the runs that learn */
-    return cli_usage_error("--draft-past is for a drafter that learns, such as --draft trie, and there is none");
+    if (o->draft_past_from_env) return CLI_OK; /* it is there for runs with such a drafter */
+    return cli_usage_error("--draft-past is for a drafter that keeps its past, such as --draft trie, and there is none");
 }
 
 int cli_save_past(const cli_context *c, const cli_options *o)

@@ -8,6 +8,7 @@
 #include "spec_lab.h"
 
 #include "cli/cli.h"
+#include "cli/cli_read.h"
 
 int cli_prompt_read(cli_prompt *out, const cli_options *o)
 {
@@ -18,26 +19,11 @@ int cli_prompt_read(cli_prompt *out, const cli_options *o)
     }
     FILE *from = strcmp(o->file, "-") == 0 ? stdin : fopen(o->file, "rb");
     if (from == NULL) return cli_error("%s: %s", o->file, strerror(errno));
-    size_t n = 0, cap = 0, got = 0;
-    char *data = NULL;
-    do {
-        if (n == cap) {
-            cap = cap == 0 ? 65536 : 2 * cap;
-            char *more = realloc(data, cap);
-            if (more == NULL) goto fail;
-            data = more;
-        }
-        got = fread(data + n, 1, cap - n, from);
-        n += got;
-    } while (got > 0);
-    if (ferror(from)) goto fail;
+    cli_bytes text = { NULL, 0, 0 };
+    const int code = cli_read_all(&text, from, o->file);
     if (from != stdin) fclose(from);
-    *out = (cli_prompt){ data, data, n };
-    return CLI_OK;
-fail:;
-    const int code = cli_error("%s: %s", o->file, strerror(errno));
-    free(data);
-    if (from != stdin) fclose(from);
+    if (code != CLI_OK) free(text.data);
+    else *out = (cli_prompt){ text.data, text.data, text.n };
     return code;
 }
 

@@ -12,7 +12,7 @@ static void print_device(void *user_data, const char *name, const char *text)
         printf("%-16s %s\n", name, text != NULL ? text : "");
     else
         fprintf(user_data, "not available: %s\n", text);
-    cli_stdout_flush(); /* the next backend's libraries may flush too, and then nobody learns why it failed */
+    cli_stdout_flush(); /* the next backend's libraries may flush too, and then nobody is told why it failed */
 }
 
 static int top(const cli_options *o)

@@ -110,6 +110,7 @@ typedef struct speci_hash {
 void speci_hash_add(speci_hash *hash, const void *data, size_t n);
 void speci_hash_text(speci_hash *hash, const char *text); /* with its zero */
 uint64_t speci_hash_value(const speci_hash *hash);
+uint64_t speci_hash_of(const void *data, size_t n); /* of these bytes alone */
 
 /* --- the operating system (core_os.c, core_writer.c) --- */
 
@@ -131,6 +132,8 @@ spec_status speci_file_load(const speci_file *file, const char *path, size_t off
 spec_status speci_file_read_at(const speci_file *file, const char *path, void *out, size_t offset, size_t n);
 /* The memory of [offset, offset + n) is given back; the range must not be touched any more. */
 void speci_file_done(const speci_file *file, size_t offset, size_t n);
+/* E_FORMAT if n bytes are more than `max`, as no such file has. */
+spec_status speci_file_refuse_large(size_t n, size_t max, const char *path);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
 /* A file that is written: under another name beside it, and in place of what is there when it is complete. What writers that were
@@ -157,6 +160,7 @@ spec_status speci_path_check(const char *path);
 spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path);
 bool speci_is_directory(const char *path);
 bool speci_dir_has_ending(const char *path, const char *ending); /* of the name of one of its entries */
+bool speci_ends_with(const char *s, const char *end);
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
 

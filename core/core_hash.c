@@ -43,3 +43,10 @@ uint64_t speci_hash_value(const speci_hash *hash)
     uint64_t state = absorb(absorb(hash->state, little_endian(last)), hash->n);
     return absorb(state, 0);
 }
+
+uint64_t speci_hash_of(const void *data, size_t n)
+{
+    speci_hash h = { 0 };
+    speci_hash_add(&h, data, n);
+    return speci_hash_value(&h);
+}

@@ -122,6 +122,12 @@ void speci_file_done(const speci_file *file, size_t offset, size_t n)
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
+spec_status speci_file_refuse_large(size_t n, size_t max, const char *path)
+{
+    if (n <= max) return SPEC_OK;
+    return speci_fail(SPEC_E_FORMAT, "%s: more than %zu bytes, which is too large for such a file", path, max);
+}
+
 static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max)
 {
     for (;;) {
@@ -131,8 +137,7 @@ static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max
         if (got < 0) return speci_fail_errno(path, "cannot read");
         if (got == 0) return SPEC_OK;
         buf->n += (size_t)got;
-        if (buf->n > max)
-            return speci_fail(SPEC_E_FORMAT, "%s: more than %zu bytes, which is too large for such a file", path, max);
+        SPEC_TRY(speci_file_refuse_large(buf->n, max, path));
     }
 }
 
@@ -176,15 +181,17 @@ bool speci_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool speci_ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), n_end = strlen(end);
+    return n >= n_end && strcmp(s + n - n_end, end) == 0;
+}
+
 bool speci_dir_has_ending(const char *path, const char *ending)
 {
-    const size_t n_end = strlen(ending);
     DIR *dir = opendir(path);
     bool found = false;
-    for (const struct dirent *e; dir && !found && (e = readdir(dir));) {
-        const size_t n = strlen(e->d_name);
-        found = n >= n_end && strcmp(e->d_name + n - n_end, ending) == 0;
-    }
+    for (const struct dirent *e; dir && !found && (e = readdir(dir));) found = speci_ends_with(e->d_name, ending);
     if (dir) closedir(dir);
     return found;
 }

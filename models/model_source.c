@@ -3,12 +3,6 @@
 
 #include <string.h>
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), n_end = strlen(end);
-    return n >= n_end && strcmp(s + n - n_end, end) == 0;
-}
-
 /* "org/name": what people write when they mean a repository of the hub. */
 static bool looks_like_repository(const char *path)
 {
@@ -19,8 +13,8 @@ static bool looks_like_repository(const char *path)
 spec_status speci_source_check(const char *path)
 {
     SPEC_TRY(speci_path_check(path));
-    if (speci_is_directory(path) || (ends_with(path, ".gguf") && speci_file_exists(path)) || speci_is_gguf(path)) return SPEC_OK;
-    if (ends_with(path, ".bin"))
+    if (speci_is_directory(path) || (speci_ends_with(path, ".gguf") && speci_file_exists(path)) || speci_is_gguf(path)) return SPEC_OK;
+    if (speci_ends_with(path, ".bin"))
         return speci_fail(SPEC_E_UNSUPPORTED,
                           "%s: pickle files are not read, expected a directory with config.json and model.safetensors: "
                           "examples/convert_bin.py writes safetensors",
@@ -33,7 +27,7 @@ spec_status speci_source_check(const char *path)
                           "%s: no such directory. If it is a repository of the Hugging Face hub, download it first: "
                           "huggingface-cli download %s --local-dir %s",
                           path, path, strchr(path, '/') + 1);
-    return speci_fail(SPEC_E_IO, "%s: no such %s", path, ends_with(path, ".gguf") ? "file" : "directory");
+    return speci_fail(SPEC_E_IO, "%s: no such %s", path, speci_ends_with(path, ".gguf") ? "file" : "directory");
 }
 
 static spec_status read_directory(const spec_model *m, model_source *s)

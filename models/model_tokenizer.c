@@ -15,6 +15,15 @@ static spec_status ids_of_tokenizer(spec_model *m)
     return SPEC_OK;
 }
 
+/* Rows are padded to a round number. Many more rows than tokens tell of another tokenizer: text is then not what the model says. */
+static void warn_of_rows(const spec_model *m, const char *path, int32_t n)
+{
+    if (10 * (int64_t)n >= 9 * (int64_t)m->n_vocab) return;
+    speci_log(m->backend, SPEC_LOG_WARN,
+              "%s: the tokenizer has ids up to %d, but the model of %s has %d rows, far more: it may be another model's tokenizer",
+              path, n - 1, m->path, m->n_vocab);
+}
+
 /* Special tokens may be added to a tokenizer after training (a token to pad with), without rows for them: a text with one
  * is refused when its ids are given to a session. A piece of the vocabulary without a row tells of another tokenizer. */
 static spec_status check_rows(const spec_model *m, const char *path)
@@ -24,6 +33,7 @@ static spec_status check_rows(const spec_model *m, const char *path)
     const char *piece = NULL;
     SPEC_TRY(spec_tokenizer_get_info(m->tokenizer, &info));
     const int32_t n = info.n_vocab;
+    warn_of_rows(m, path, n);
     if (n <= m->n_vocab) return SPEC_OK;
     for (int32_t id = m->n_vocab; id < n; id++)
         if (spec_tokenizer_piece(m->tokenizer, &n_piece, id) && !spec_tokenizer_is_special(m->tokenizer, id))

@@ -18,19 +18,13 @@ static bool has_component(const char *name, const char *start)
     return false;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), n_end = strlen(end);
-    return n >= n_end && strcmp(s + n - n_end, end) == 0;
-}
-
 /* Buffers that older versions of transformers saved with the weights: rotary frequencies and causal masks. */
 static bool is_known_buffer(const char *name)
 {
     static const char *const ends[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias",
                                         ".attn.masked_bias", ".attn.causal_mask" };
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (ends_with(name, ends[i])) return true;
+        if (speci_ends_with(name, ends[i])) return true;
     return false;
 }
 

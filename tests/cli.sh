@@ -92,11 +92,17 @@ printf '{"text": 1}\n' > "$work/bad.jsonl"
 run 1 ngram build "$work/bad.jsonl" -m "$target" -o "$work/t";       no_out; err_has 'line 1 has no string "text"; --json-field'
 printf 'abc\377def' > "$work/bad.txt"
 run 1 ngram build "$work/bad.txt" -m "$target" -o "$work/t";         no_out; err_has "$work/bad.txt: .*byte 3 is 0xFF"
+# what gives bytes without end is read up to a bound, and refused
+ln -s /dev/zero "$work/endless.jsonl"
+run 1 ngram build "$work/endless.jsonl" -m "$target" -o "$work/t";   no_out; err_has 'endless.jsonl: line 1: more than 268435455 bytes'
+for command in run "tree --html -"; do
+    run 1 $command "$target" -f /dev/zero;                           no_out; err_has '/dev/zero: more than 268435455 bytes, which is too long'
+done
 # a line that memory has no room for is not the end of the corpus (what a sanitizer takes is more than this limit)
 if (ulimit -v 400000; "$spec" --version > /dev/null 2>&1); then
     what="spec ngram build long.jsonl"
-    cp "$work/corpus.jsonl" "$work/long.jsonl"; truncate -s 300M "$work/long.jsonl"
-    (ulimit -v 400000; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a corpus cut short"
+    cp "$work/corpus.jsonl" "$work/long.jsonl"; truncate -s 200M "$work/long.jsonl"
+    (ulimit -v 200000; "$spec" ngram build "$work/long.jsonl" -m "$target" -o "$work/t" --memory 16 2> "$work/err") && fail "a corpus cut short"
     err_has "$work/long.jsonl: Cannot allocate memory"
     [ ! -e "$work/t" ] || fail "a table of a part of the corpus"
     # nor is one whose string has none: jansson would read beyond its end
@@ -179,7 +185,7 @@ run 2 convert "$target" -o "";                      no_out; err_has '--output is
 SPEC_MODEL_DRAFT='' SPEC_COST_PROFILE='' SPEC_TREE='' run 0 run -m "$target" -p a -n 1
 run 2 run -m "$target" -md "$drafter" -p a --tree ""; no_out; err_has 'kinds: none, chain, '
 run 2 run -m "$target" -md "$drafter" -p a --tree x:3; no_out; err_has 'no tree is called "x:3"; kinds: none, chain, '
-SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 # for the runs that learn
+SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 # for runs with a drafter that keeps its past
 SPEC_DRAFT_PAST=$work/of-others run 0 run -m "$target" -p a -n 1 --draft ngram
 if [ -e "$work/of-others" ]; then fail "a file of a drafter that is not there"; fi
 SPEC_SEED=x run 2 run -m "$target" -p a;            no_out; err_has 'SPEC_SEED is "x"'
@@ -514,7 +520,7 @@ cp "$work/profile" "$work/profile-before"
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --cost-profile "$work/profile"
 cmp -s "$work/profile" "$work/profile-before" || fail "a profile that is there was measured anew"
 
-# --- what a drafter has learned: by a second run a text is drafted from the first one's ---
+# --- the past of a drafter: by a second run a text is drafted from the first one's ---
 run 0 run -m "$target" --draft trie -p "$prompt" -n 60 --json --draft-past "$work/past"; cp "$work/out" "$work/json"
 run 0 run -m "$target" --draft "trie;ngram" -p "$prompt" -n 60 --json --draft-past "$work/past"
 python3 - "$work/json" "$work/out" << 'EOF' || fail "the second run does not draft better"

@@ -338,6 +338,10 @@ static void shapes(void **state)
     static const int32_t a[] = { -1, 0, 0, 0, 1, 1, 2, 4, 4, 5, 7, 7, 7 };
     static const int32_t d[] = { -1, 0, 0, 0, 0, 1, 1, 2, 5, 5, 6, 8, 8 };
     static const int32_t e[] = { -1, 0, 0, 0, 1, 1, 2, 4, 4, 5, 7, 7, 8, 10, 10, 10 };
+    spec_builder *b;
+    test_ok(spec_builder_open(&b, "static:A", NULL), "static:A");
+    assert_int_equal(b->info.kind, SPEC_TREE_SAMPLED);
+    spec_builder_close(b);
     check_parents("static:A", a, N_ELEMENTS(a));
     check_parents("static:D", d, N_ELEMENTS(d));
     check_parents("static:E", e, N_ELEMENTS(e));
@@ -1120,6 +1124,7 @@ static spec_status expand(void *user, spec_tree *tree, const spec_candidate *can
     *n_feed = n_feed_max > 0;
     if (o->slip == FED_TWICE) feed[1] = x, *n_feed = 2;
     if (o->slip == FED_TOO_MANY) *n_feed = n_feed_max + 1;
+    if (o->slip == NO_SLIP) tree->kind = SPEC_TREE_UNROLLED; /* which is not its business */
     return SPEC_OK;
 }
 

@@ -266,6 +266,47 @@ static void links_into_a_cache(void **state)
     expect_open(SPEC_E_IO, "m2.safetensors: a link to what is not there", NULL, NULL, "a link to nothing");
 }
 
+static uint64_t fingerprint_of(const char *header, const char *config, spec_dtype weights)
+{
+    model_checkpoint *c;
+    uint64_t out = 0;
+    size_t n;
+    uint8_t *data = make_file(header, 16384, &n);
+    json_t *root;
+    OK(speci_json_parse(&root, config, strlen(config), "config"));
+    data[n - 1] = 7;
+    OK(speci_checkpoint_open_memory(&c, data, n, "memory", &speci_malloc));
+    OK(speci_model_fingerprint(&out, root, c, weights));
+    speci_checkpoint_close(c);
+    json_decref(root);
+    free(data);
+    return out;
+}
+
+/* Models of the same bytes are told apart by what says something of them: names, types, shapes, the config, the weights that are made. */
+static void fingerprints(void **state)
+{
+    (void)state;
+#define TENSOR(name, type, shape) "{\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[0,16384]}}"
+    static const struct {
+        const char *header, *config;
+        spec_dtype weights;
+    } cases[] = {
+        { TENSOR("a", "F32", "[64,64]"), "{\"x\":1}", SPEC_DTYPE_AUTO }, { TENSOR("b", "F32", "[64,64]"), "{\"x\":1}", SPEC_DTYPE_AUTO },
+        { TENSOR("a", "F32", "[32,128]"), "{\"x\":1}", SPEC_DTYPE_AUTO }, { TENSOR("a", "F32", "[4096]"), "{\"x\":1}", SPEC_DTYPE_AUTO },
+        { TENSOR("a", "BF16", "[64,128]"), "{\"x\":1}", SPEC_DTYPE_AUTO }, { TENSOR("a", "F16", "[64,128]"), "{\"x\":1}", SPEC_DTYPE_AUTO },
+        { TENSOR("a", "F32", "[64,64]"), "{\"x\":2}", SPEC_DTYPE_AUTO }, { TENSOR("a", "F32", "[64,64]"), "{\"x\":1}", SPEC_DTYPE_Q8_0 },
+    };
+    enum { N = sizeof cases / sizeof *cases };
+    uint64_t found[N];
+    for (size_t i = 0; i < N; i++) {
+        found[i] = fingerprint_of(cases[i].header, cases[i].config, cases[i].weights);
+        assert_true(found[i] == fingerprint_of(cases[i].header, cases[i].config, cases[i].weights));
+        for (size_t k = 0; k < i; k++)
+            if (found[k] == found[i]) fail_msg("cases %zu and %zu have one fingerprint", k, i);
+    }
+}
+
 static void other_formats(void **state)
 {
     (void)state;
@@ -278,11 +319,22 @@ static void other_formats(void **state)
         { "params.json", "Mistral's own format", "Hugging Face layout" },
         { "consolidated.00.pth", "Meta's own format", "convert_llama_weights_to_hf" },
         { "pytorch_model.bin", "pickle", "examples/convert_bin.py" },
+        { "snapshots/", "the download cache's directory", "the one below snapshots/" },
         { "adapter_config.json", "a LoRA adapter", "merge it" },
     };
     expect_open(SPEC_E_IO, dir, "model.safetensors or " INDEX, "as transformers writes it", "an empty directory");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        put_text(cases[i].name, "{}");
+        char path[512];
+        const bool is_directory = cases[i].name[strlen(cases[i].name) - 1] == '/';
+        if (is_directory) { /* a file of that name is none */
+            put_text("snapshots", "{}");
+            expect_open(SPEC_E_UNSUPPORTED, "is missing; found", cases[i - 1].part, cases[i - 1].next, cases[i - 1].name);
+            snprintf(path, sizeof path, "%s/snapshots", dir);
+            assert_int_equal(unlink(path), 0);
+            assert_int_equal(mkdir(path, 0700), 0);
+        } else {
+            put_text(cases[i].name, "{}");
+        }
         expect_open(SPEC_E_UNSUPPORTED, "is missing; found", cases[i].part, cases[i].next, cases[i].name);
     }
     put_tensors("model.safetensors", SHARD1, 8);
@@ -536,6 +588,7 @@ int main(void)
         cmocka_unit_test(hostile_headers),
         cmocka_unit_test(truncated_files),
         cmocka_unit_test(tensors_by_name),
+        cmocka_unit_test(fingerprints),
         IN_DIR(shards),
         IN_DIR(shard_names),
         IN_DIR(links_into_a_cache),

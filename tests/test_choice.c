@@ -58,6 +58,19 @@ static void test_interpolation(void **state)
     NEAR(cost(&full, 65536), 18, 1e-6); /* 16 + 32768 / 16384 */
 }
 
+/* Two entries make a line, whatever is asked for. */
+static void test_fit_two(void **state)
+{
+    (void)state;
+    for (int32_t x = 1; x < 200; x += 7) {
+        const spec_cost_table two = { .n = 2, .n_node = { x, 3 * x + 1 }, .ms = { 5, 9.3f } };
+        double line[3];
+        spec_cost_fit(&two, line, 1);
+        NEAR(line[2], 0, 0);
+        NEAR(line[0] + line[1] * x, 5, 1e-6);
+    }
+}
+
 static void test_fit(void **state)
 {
     (void)state;
@@ -409,7 +422,7 @@ static void test_bandit_open(void **state)
     assert_int_equal(spec_bandit_choose(&b), 0);
     assert_int_equal(b.n_round, 1);
     test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, 0), "open");
-    /* What cannot be is not learned. */
+    /* What cannot be changes nothing. */
     memcpy(&before, &b, sizeof b);
     spec_bandit_update(&b, -1, 2, 3);
     spec_bandit_update(&b, SPEC_MAX_ARM, 2, 3);
@@ -646,7 +659,8 @@ static void test_decision_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_interpolation),   cmocka_unit_test(test_fit),          cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_interpolation),   cmocka_unit_test(test_fit), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_fit_two),
         cmocka_unit_test(test_save_refused),    cmocka_unit_test(test_malformed),    cmocka_unit_test(test_expected),
         cmocka_unit_test(test_sequoia),         cmocka_unit_test(test_rate),         cmocka_unit_test(test_bandit_open),
         cmocka_unit_test(test_round_robin),     cmocka_unit_test(test_regret),       cmocka_unit_test(test_paper),

@@ -510,6 +510,7 @@ static void added_tokens_unsaid(void **state)
           "\"the\"" },
         { "gpt2-style", ADDED(512, "he  said", NORMALIZED) ", " ADDED(513, "the hen", RAW), "he said the hen", NULL },
         { "bytes.model", "\"265\": " ADDED(265, "he", ""), "the", NULL },
+        { "bytes.model", "\"265\": " ADDED(265, "he", ""), "he", NULL }, /* nothing is put in front of an added token */
         { "bytes.model", "\"265\": " ADDED(265, "he", SPECIAL), "the hen", "pieces of the model, too" },
         { "bytes.model", "\"267\": " ADDED(267, SPACE_MARK "the", ""), "the hen", "pieces of the model, too" },
         { "bytes.model", "\"5\": " ADDED(5, SPACE_MARK SPACE_MARK, ""), "a  b   c", NULL },
@@ -660,6 +661,34 @@ static void model_with_text(void **state)
     spec_session_close(t);
     spec_model_close(m);
     spec_model_close(twin);
+}
+
+/* --- which tensor gets the better type --- */
+
+/* In llama.cpp's rule: the first and the last eighth of the layers, and every third between. */
+static void better_layers(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t n_layer;
+        const char *better; /* a digit of 1 for each such layer */
+    } cases[] = { { 16, "1100100100100111" }, { 5, "00101" }, { 24, "111001001001001001001111" }, { 1, "1" } };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gguf_stored t[3 * 24] = { { .n_dim = 0 } };
+        const int32_t n = cases[k].n_layer;
+        size_t n_other = 9;
+        for (int32_t i = 0; i < 3 * n; i++) {
+            static const char *const parts[] = { "attn_v", "ffn_down", "attn_q" };
+            snprintf(t[i].name, sizeof t[i].name, "blk.%d.%s.weight", i / 3, parts[i % 3]);
+            t[i].n_dim = 2, t[i].dim[0] = 8, t[i].dim[1] = 512;
+        }
+        speci_gguf_choose_types(t, (size_t)(3 * n), speci_gguf_mix("q4_k_m"), n, &n_other);
+        assert_int_equal(n_other, 0);
+        for (int32_t i = 0; i < 3 * n; i++) {
+            const char *want = i % 3 < 2 && cases[k].better[i / 3] == '1' ? "Q6_K" : "Q4_K";
+            if (strcmp(t[i].type->name, want) != 0) fail_msg("%d layers: %s is %s, expected %s", n, t[i].name, t[i].type->name, want);
+        }
+    }
 }
 
 /* --- files to files, and what is refused --- */
@@ -891,7 +920,7 @@ int main(void)
         cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits), cmocka_unit_test(flags_of_added_tokens),
         cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(many_tokens_of_config),
         cmocka_unit_test(added_tokens_alike), cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf),
-        cmocka_unit_test(same_mix), cmocka_unit_test(refusals), cmocka_unit_test(memory_fails),
+        cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(memory_fails),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

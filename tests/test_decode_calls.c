@@ -575,6 +575,36 @@ static void expect_own_drafts(spec_session *s, const int32_t *seqs, int32_t n, i
     }
 }
 
+/* Distributions of a draft are there until another one begins, or its tree is committed. */
+static void distributions_go_with_their_draft(void **state)
+{
+    (void)state;
+    static const spec_sampling sampling = { .temperature = 0.8f, .seed = 3 };
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *dr;
+    const spec_tree *tree;
+    int32_t seq, choice, path[SPEC_MAX_DEPTH + 1], n_path, token;
+    sp.n_ctx = 64;
+    spec_session *s = support_open(target, small, 4, &sp, &dr);
+    float *probs = malloc((size_t)target->n_vocab * sizeof *probs);
+    OK(add_sampled(s, &seq, prompt, N_PROMPT, &sampling));
+    FAILS(spec_draft_probs(s, probs, seq, 0), SPEC_E_STATE, "no draft distribution 0 now");
+    OK(spec_draft(s, &tree, &seq, 1));
+    OK(spec_draft_probs(s, probs, seq, 0));
+    OK(spec_draft_choice(s, &choice, seq));
+    assert_int_equal(choice, 0);
+    OK(spec_score(s, &seq, 1, &tree));
+    OK(spec_verify(s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO));
+    OK(spec_draft_probs(s, probs, seq, 0));
+    OK(spec_commit(s, seq, path, n_path, token));
+    FAILS(spec_draft_probs(s, probs, seq, 0), SPEC_E_STATE, "no draft distribution 0 now");
+    OK(spec_draft_choice(s, &choice, seq));
+    assert_int_equal(choice, -1);
+    free(probs);
+    spec_session_close(s);
+    spec_drafter_close(dr);
+}
+
 static void drafts_are_the_drafters_own(void **state)
 {
     (void)state;
@@ -829,6 +859,7 @@ int main(void)
         cmocka_unit_test(calls_out_of_order_are_refused),
         cmocka_unit_test(scores_leave_no_trace),
         cmocka_unit_test(drafts_are_the_drafters_own),
+        cmocka_unit_test(distributions_go_with_their_draft),
         cmocka_unit_test(another_backend_is_refused),
         cmocka_unit_test(a_drafter_serves_one_session),
         cmocka_unit_test(padded_vocabularies_work),

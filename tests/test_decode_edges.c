@@ -77,6 +77,62 @@ static void fewer_nodes(void **state)
     }
 }
 
+/* A node has its place if one token more fits behind it. */
+static void last_places(void **state)
+{
+    (void)state;
+    enum { N_CTX = N_PROMPT + 3 };
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    int32_t seq, token[4] = { prompt[N_PROMPT - 1], 1, 2, 3 }, parent[4] = { -1, 0, 1, 2 };
+    sp.n_ctx = N_CTX, sp.n_node = 4;
+    OK(spec_session_open(&s, target, NULL, &sp));
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
+    for (int32_t n = 1; n <= 4; n++) {
+        const spec_tree tree = { .n = n, .cap = n, .token = token, .parent = parent }, *trees = &tree;
+        if (n <= 3) OK(spec_score(s, &seq, 1, &trees));
+        else FAILS(spec_score(s, &seq, 1, &trees), SPEC_E_FULL, "node 3 would stand behind the context of");
+    }
+    spec_session_close(s);
+}
+
+static bool has_child(const spec_tree *t, int32_t node)
+{
+    for (int32_t i = node + 1; i < t->n; i++)
+        if (t->parent[i] == node) return true;
+    return false;
+}
+
+/* Where a tree has lost its last nodes, a node names draft distributions if it still has children that were sampled from them. */
+static void rows_of_fewer_nodes(void **state)
+{
+    (void)state;
+    static const spec_sampling sampling = { .temperature = 0.8f, .seed = 3 };
+    int32_t n_row = 0;
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_drafter *dr = open_drafter(drafter, support_trees[i]);
+        for (int32_t n_node = 2; n_node <= 9; n_node++) {
+            spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+            const spec_tree *t;
+            spec_session *s;
+            int32_t seq;
+            sp.n_node = n_node;
+            OK(spec_session_open(&s, target, dr, &sp));
+            OK(add_sampled(s, &seq, prompt, N_PROMPT, &sampling));
+            OK(spec_draft(s, &t, &seq, 1));
+            assert_true(t->n <= n_node);
+            for (int32_t x = 0; x < t->n; x++) {
+                if (t->q_row[x] >= 0 && !has_child(t, x))
+                    fail_msg("%s, %d nodes: node %d has row %d", support_trees[i], n_node, x, t->q_row[x]);
+                n_row += t->q_row[x] >= 0;
+            }
+            spec_session_close(s);
+        }
+        spec_drafter_close(dr);
+    }
+    assert_true(n_row > 0);
+}
+
 /* The last trees have room for what is still wanted, and n_predict is exact. */
 static void text_ends(void **state)
 {
@@ -187,6 +243,25 @@ static void eos_on_a_branch(void **state)
 /* --- other drafters --- */
 
 /* A drafter of 48 positions drafts as long as it has one for the root, and then no longer. */
+/* A drafter of n_ctx positions drafts as deep as it has some: the deepest nodes need none. */
+static void expect_depths(spec_model *shorter, int32_t n_ctx)
+{
+    spec_drafter *dr = open_drafter(shorter, "chain:3");
+    for (int32_t n = n_ctx - 4; n <= n_ctx + 2; n++) {
+        const int32_t left = n_ctx - n + 1, depth = left > 3 ? 3 : left > 0 ? left : 0;
+        int32_t ids[64], seq;
+        const spec_tree *t;
+        spec_session *s;
+        for (int32_t i = 0; i < n; i++) ids[i] = prompt[i % N_PROMPT];
+        OK(spec_session_open(&s, target, dr, NULL));
+        OK(spec_sequence_add(s, &seq, ids, (size_t)n, NULL));
+        OK(spec_draft(s, &t, &seq, 1));
+        if (t->n != depth + 1) fail_msg("%d ids of a context of %d: %d drafts, expected %d", n, n_ctx, t->n - 1, depth);
+        spec_session_close(s);
+    }
+    spec_drafter_close(dr);
+}
+
 static void shorter_contexts(void **state)
 {
     (void)state;
@@ -207,6 +282,7 @@ static void shorter_contexts(void **state)
         assert_in_range(alone, 2 * (N_PROMPT + N_LONG - POSITIONS - 2), 2 * (N_PROMPT + N_LONG - POSITIONS - 1));
         spec_drafter_close(dr);
     }
+    expect_depths(shorter, POSITIONS);
     spec_model_close(shorter);
     support_variant_remove(dir);
     free(config);
@@ -224,7 +300,7 @@ static void endless_drafters(void **state)
     size_t n;
     int32_t seq, n_step = 0;
     spec_drafter *dr = open_drafter(drafter, "product:3,2,2");
-    sp.n_ctx = N_CTX;
+    sp.n_ctx = N_CTX, sp.n_node = 4;
     OK(spec_session_open(&s, target, dr, &sp));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     for (; r.stop != SPEC_STOP_CONTEXT && n_step < N_CTX; n_step++) {
@@ -261,7 +337,7 @@ static void commit(spec_session *s, int32_t seq)
 }
 
 /* A bandit uses each arm once in the beginning, and there is one for each load: so it is seen when it was updated. */
-static void rounds_teach(void **state)
+static void rounds_update_builders(void **state)
 {
     (void)state;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
@@ -543,8 +619,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
         cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_distributions_draft),
-        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach), cmocka_unit_test(wrong_distributions),
-        cmocka_unit_test(wrong_expansions),
+        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_update_builders), cmocka_unit_test(wrong_distributions),
+        cmocka_unit_test(wrong_expansions), cmocka_unit_test(rows_of_fewer_nodes), cmocka_unit_test(last_places),
         cmocka_unit_test(smaller_vocabularies),
     };
     backend = support_backend();

@@ -14,11 +14,11 @@
 /* --- the CPU, with one operation that fails once --- */
 
 /* Those of a pass are numbered as their kinds are. */
-typedef enum operation { PROBS = SPEC_OP_N, ACCEPT, ACCEPT_TREE, ARGMAX, DRAW, EXPAND, SYNC, N_OPERATION } operation;
+typedef enum operation { PROBS = SPEC_OP_N, ACCEPT, ACCEPT_TREE, ARGMAX, DRAW, EXPAND, SYNC, ADJUST, N_OPERATION } operation;
 
 static const char *name_of(int32_t op)
 {
-    static const char *const names[] = { "probs", "accept", "accept_tree", "argmax", "draw", "expand", "sync" };
+    static const char *const names[] = { "probs", "accept", "accept_tree", "argmax", "draw", "expand", "sync", "adjust" };
     return op < PROBS ? speci_op_kinds[op].name : names[op - PROBS];
 }
 
@@ -81,6 +81,12 @@ static spec_status sync(spec_queue *q)
     return speci_cpu_ops.sync(q);
 }
 
+static spec_status adjust(spec_queue *q, const spec_adjust_args *a)
+{
+    SPEC_TRY(strike(ADJUST));
+    return speci_cpu_ops.adjust(q, a);
+}
+
 static spec_backend *backend;
 
 static void open_backend(void)
@@ -90,7 +96,7 @@ static void open_backend(void)
     ops = speci_cpu_ops;
     for (int32_t k = 0; k < SPEC_OP_N; k++) ops.op[k].run = run;
     ops.probs = probs, ops.accept = accept, ops.accept_tree = accept_tree, ops.argmax = argmax, ops.draw = draw;
-    ops.expand = expand, ops.sync = sync;
+    ops.expand = expand, ops.sync = sync, ops.adjust = adjust;
     p.n_threads = 1;
     OK(spec_backend_open_ops(&backend, &ops, NULL, &p));
 }
@@ -210,7 +216,9 @@ static bool fail_step(bench *b, int32_t op, int32_t after)
     return struck;
 }
 
-static void fail_everywhere(const char *model, const char *tree)
+typedef bool fail_fn(bench *b, int32_t op, int32_t after);
+
+static void fail_everywhere(const char *model, const char *tree, fail_fn *step)
 {
     char what[256];
     bench b = { .what = what, .m = support_model(backend, model, SPEC_DTYPE_F32) };
@@ -229,7 +237,7 @@ static void fail_everywhere(const char *model, const char *tree)
     for (int32_t op = 0; op < N_OPERATION; op++)
         for (int32_t after = 0;; after += 1 + after / 4) {
             snprintf(what, sizeof what, "%s, %s: %s fails after %d", model, tree ? tree : "plain", name_of(op), after);
-            if (!fail_step(&b, op, after)) break;
+            if (!step(&b, op, after)) break;
             n_struck++;
         }
     assert_true(n_struck > 20);
@@ -241,17 +249,17 @@ static void fail_everywhere(const char *model, const char *tree)
 static void plain_steps(void **state)
 {
     (void)state;
-    fail_everywhere(GOLDEN "llama3", NULL);
-    fail_everywhere(GOLDEN "mamba", NULL);
-    fail_everywhere(GOLDEN "bamba", NULL);
+    fail_everywhere(GOLDEN "llama3", NULL, fail_step);
+    fail_everywhere(GOLDEN "mamba", NULL, fail_step);
+    fail_everywhere(GOLDEN "bamba", NULL, fail_step);
 }
 
 static void steps_with_trees(void **state)
 {
     (void)state;
-    fail_everywhere(GOLDEN "llama3", "chain:3");
-    fail_everywhere(GOLDEN "mamba2", "product:2,2");
-    fail_everywhere(GOLDEN "bamba", "dyspec:5");
+    fail_everywhere(GOLDEN "llama3", "chain:3", fail_step);
+    fail_everywhere(GOLDEN "mamba2", "product:2,2", fail_step);
+    fail_everywhere(GOLDEN "bamba", "dyspec:5", fail_step);
 }
 
 /* --- prefill, and the calls one by one --- */
@@ -347,6 +355,68 @@ static void verification_of_trees(void **state)
     spec_model_close(m);
 }
 
+/* The step of one sequence fails where another is scored already: that one goes on, and is verified by its own rows or by none. */
+static bool fail_beside(bench *b, int32_t op, int32_t after)
+{
+    const spec_tree *trees[2];
+    spec_step_result r[N_SEQ];
+    int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
+    for (int32_t k = 0; k < 2; k++) b->seqs[k] = add(b, k);
+    OK(step_into(b->s, r, b->seqs, 2));
+    const int32_t both[2] = { b->seqs[1], b->seqs[0] }; /* the first rows are those that the step writes over */
+    OK(spec_draft(b->s, trees, both, 2));
+    OK(spec_score(b->s, both, 2, trees));
+    fault.of = op, fault.after = after;
+    const spec_status status = step_into(b->s, r, &b->seqs[0], 1);
+    const bool struck = fault.after < 0;
+    fault.after = -1;
+    if (struck && status != SPEC_E_DEVICE) fail_msg("%s: the step gives %s", b->what, spec_status_name(status));
+    const spec_status verified = spec_verify(b->s, path, &n_path, &token, b->seqs[1], SPEC_VERIFY_AUTO);
+    if (verified == SPEC_OK) OK(spec_commit(b->s, b->seqs[1], path, n_path, token));
+    else if (verified != SPEC_E_STATE) fail_msg("%s: %s", b->what, spec_last_error());
+    go_on(b, b->seqs[1], 1);
+    for (int32_t k = 0; k < 2; k++) OK(spec_sequence_remove(b->s, b->seqs[k]));
+    return struck;
+}
+
+static void beside_scored(void **state)
+{
+    (void)state;
+    fail_everywhere(GOLDEN "mamba2", NULL, fail_beside);
+    fail_everywhere(GOLDEN "llama3", "product:2,2", fail_beside);
+    fail_everywhere(GOLDEN "bamba", "dyspec:5", fail_beside);
+}
+
+/* Logits that could not be adjusted were not scored, and the sequence can only be removed: nothing is verified by those of the model. */
+static void adjusted_scores(void **state)
+{
+    (void)state;
+    static const operation ops[] = { ADJUST, ARGMAX };
+    static const spec_logit_bias bias = { 3, 0.5f };
+    spec_request r = SPEC_REQUEST_INIT;
+    bench b = { .what = "after logits that were not adjusted", .m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32) };
+    int32_t ids[N_PROMPT];
+    make_prompt(ids, 1);
+    r.bias = &bias, r.n_bias = 1;
+    OK(spec_session_open(&b.s, b.m, NULL, NULL));
+    for (size_t i = 0; i < 2 * (sizeof ops / sizeof *ops); i++) {
+        int32_t seq, token = ids[N_PROMPT - 1], parent = -1, path[2], n_path;
+        const spec_tree root = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *tree = &root;
+        spec_step_result step;
+        OK(spec_sequence_add(b.s, &seq, ids, N_PROMPT, &r));
+        fault.of = (int32_t)ops[i / 2], fault.after = 0;
+        if (i % 2) FAILS(step_into(b.s, &step, &seq, 1), SPEC_E_DEVICE, name_of((int32_t)ops[i / 2]));
+        else FAILS(spec_score(b.s, &seq, 1, &tree), SPEC_E_DEVICE, name_of((int32_t)ops[i / 2]));
+        fault.after = -1;
+        FAILS(spec_verify(b.s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO), SPEC_E_STATE, "nothing was scored");
+        FAILS(spec_score(b.s, &seq, 1, &tree), SPEC_E_STATE, "an earlier pass failed");
+        FAILS(step_into(b.s, &step, &seq, 1), SPEC_E_STATE, "an earlier pass failed");
+        OK(spec_sequence_remove(b.s, seq));
+    }
+    spec_session_close(b.s);
+    spec_model_close(b.m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -355,6 +425,8 @@ int main(void)
         cmocka_unit_test(prompts),
         cmocka_unit_test(verification),
         cmocka_unit_test(verification_of_trees),
+        cmocka_unit_test(adjusted_scores),
+        cmocka_unit_test(beside_scored),
     };
     open_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
  * do not fit. */
 #define _GNU_SOURCE
 #include "algorithms/draft/draft_png_grams.h"
+#include "algorithms/engine/engine.h"
 #include "algorithms/tree/tree.h"
 #include "tests/support_decode.h"
 
@@ -25,9 +26,10 @@ enum { EOS = 0, MOST = 64, MOST_ROW = 8 }; /* token 0 ends a text of golden/mamb
 
 typedef struct trie {
     int32_t token[MOST], parent[MOST], n, n_row; /* n_row: rows that added a node */
+    int32_t n_match;                             /* tokens of the longest context of these */
 } trie;
 
-static void add_row(trie *t, const int32_t *tokens, int32_t n, int32_t depth, int32_t cap)
+static void add_row(trie *t, const int32_t *tokens, int32_t n, int32_t n_match, int32_t depth, int32_t cap)
 {
     const int32_t before = t->n;
     for (int32_t i = 0, node = 0; i < n && i < depth && tokens[i] != EOS; i++) {
@@ -38,6 +40,7 @@ static void add_row(trie *t, const int32_t *tokens, int32_t n, int32_t depth, in
         node = child;
     }
     t->n_row += t->n > before;
+    if (t->n > before && n_match > t->n_match) t->n_match = n_match;
 }
 
 /* The most frequent of the (K+1)-grams that begin with the last token; of those that are as frequent the one that stood there
@@ -72,12 +75,12 @@ static void want_trie(trie *t, const corpus *c, const int32_t *ids, int32_t n, i
     *t = (trie){ .n = 1, .token = { ids[n - 1] }, .parent = { -1 } };
     if (depth > k) depth = k;
     const int32_t n_row = of_sequence(at, ids, n, k, d);
-    for (int32_t i = 0; i < n_row && t->n_row < d; i++) add_row(t, ids + at[i] + 1, k, depth, cap);
+    for (int32_t i = 0; i < n_row && t->n_row < d; i++) add_row(t, ids + at[i] + 1, k, 1, depth, cap);
     for (int32_t context = c->n_context; context >= 0 && t->n_row < d; context--) {
         const int32_t n_token = context > 0 ? context : 1;
         if (n_token > n) continue;
         const int32_t n_found = corpus_rows(rows, c, ids + n - n_token, n_token, context == 0);
-        for (int32_t i = 0; i < n_found && t->n_row < d; i++) add_row(t, rows[i].tokens, rows[i].n, depth, cap);
+        for (int32_t i = 0; i < n_found && t->n_row < d; i++) add_row(t, rows[i].tokens, rows[i].n, n_token, depth, cap);
     }
 }
 
@@ -99,6 +102,24 @@ static const png_case cases[] = {
     { "ids that the corpus lacks", "", 2, 3, 2, 1, 3, 2, 2, 1, 60, 30, 0 },
 };
 
+/* The same proposal, or none where its match is too short. */
+static void check_longer(spec_session *s, int32_t seq, const trie *want)
+{
+    speci_draft *d = &s->drafters.draft[0];
+    speci_draft_seq ask = speci_sequence_asked(s, seq);
+    spec_tree tree;
+    OK(spec_tree_alloc(&tree, s->n_node, NULL));
+    ask.tree = &tree;
+    for (ask.least = 1; ask.least <= 4; ask.least++) {
+        tree.n = 0, ask.n_match = 0;
+        (void)spec_tree_add(&tree, -1, want->token[0], 1);
+        OK(d->kind->enqueue(d, NULL, &ask, 1));
+        assert_int_equal(tree.n, want->n_match >= ask.least ? want->n : 1);
+        assert_int_equal(ask.n_match, tree.n > 1 ? want->n_match : 0);
+    }
+    spec_tree_free(&tree, NULL);
+}
+
 /* *n_proposed: nodes; *n_none: steps without a proposal */
 static void check_proposal(spec_session *s, int32_t seq, const png_case *x, const corpus *c, int32_t *n_proposed,
                            int32_t *n_none)
@@ -117,6 +138,7 @@ static void check_proposal(spec_session *s, int32_t seq, const png_case *x, cons
     assert_memory_equal(tree->token, want.token, (size_t)want.n * sizeof *want.token);
     assert_memory_equal(tree->parent, want.parent, (size_t)want.n * sizeof *want.parent);
     *n_proposed += tree->n - 1, *n_none += tree->n == 1;
+    check_longer(s, seq, &want);
 }
 
 /* Commits one random token, or as much of a path of the proposal as chance says. */

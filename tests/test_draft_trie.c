@@ -114,6 +114,7 @@ enum { MOST_CANDIDATE = 1 << 14 };
 
 typedef struct slow_tree {
     int32_t n, token[SPECI_MAX_NODE], parent[SPECI_MAX_NODE];
+    int32_t n_match; /* tokens of the longest suffix that brought a node */
     slow_candidate *list;
     int32_t n_list;
 } slow_tree;
@@ -169,10 +170,11 @@ static void slow_suffix(slow_tree *t, const slow_counts *prompt, const slow_coun
 static void slow_propose(slow_tree *t, const slow_counts *prompt, const slow_counts *past, const int32_t *ids, int32_t n, int32_t n_node,
                          int32_t depth_max, int32_t eos)
 {
-    t->n = 1, t->token[0] = ids[n - 1], t->parent[0] = -1;
+    t->n = 1, t->n_match = 0, t->token[0] = ids[n - 1], t->parent[0] = -1;
     for (int32_t k = past->depth - 1; k > 0; k--) {
         const bool there = k <= n && (slow_find(prompt, ids + n - k, k) || slow_find(past, ids + n - k, k));
         if (there && t->n <= past->depth) slow_suffix(t, prompt, past, ids + n - k, k, n_node, depth_max, eos);
+        if (t->n > 1 && t->n_match == 0) t->n_match = k;
     }
 }
 
@@ -392,6 +394,17 @@ static void copy_seq(bench *b, int32_t seq, int32_t to)
     b->seq[to].prompt.gram = gram;
 }
 
+/* The same proposal, or none where its match is too short. */
+static void draft_by_longer(bench *b, speci_draft_seq *q)
+{
+    for (q->least = 1; q->least <= 4; q->least++) {
+        q->n_match = 0;
+        b->tree.n = 1;
+        assert_int_equal(b->draft.kind->enqueue(&b->draft, NULL, q, 1), SPEC_OK);
+        assert_int_equal(b->tree.n, b->slow.n_match >= q->least ? b->slow.n : 1);
+    }
+}
+
 static void draft(bench *b, int32_t seq, int32_t depth_max)
 {
     speci_draft_seq q = asked(b, seq);
@@ -406,7 +419,9 @@ static void draft(bench *b, int32_t seq, int32_t depth_max)
     slow_propose(&b->slow, &b->seq[seq].prompt, &b->past, q.ids, q.n_ids, n_node, depth_max, EOS);
     assert_int_equal(b->tree.n, b->slow.n);
     same_tree(&b->slow, 0, &b->tree, &at, -1);
+    assert_int_equal(q.n_match, b->slow.n_match);
     b->n_drafted += b->tree.n - 1;
+    draft_by_longer(b, &q);
 }
 
 typedef struct trie_case {
@@ -472,9 +487,9 @@ static void put_sum(uint8_t *data, size_t n)
 }
 
 /* A drafter that has counted some texts, and its file. */
-static bench *counted(int32_t n_op)
+static bench *counted(int32_t n_op, int32_t alphabet)
 {
-    bench *b = bench_open("trie:16,4,1", 2, 64, 4);
+    bench *b = bench_open("trie:16,4,1", 2, 64, alphabet);
     for (int32_t i = 0; i < n_op; i++) {
         if (i % 20 == 0) add_prompt(b, i / 20 % 2, 8);
         else emit(b, test_below(&b->random, 2) && i > 20, 1 + test_below(&b->random, 9));
@@ -487,7 +502,7 @@ static bench *counted(int32_t n_op)
 static void check_loaded(void **state)
 {
     (void)state;
-    bench *b = counted(500);
+    bench *b = counted(500, 4);
     const speci_trie *t;
     spec_drafter *loaded, *larger;
     assert_true(((const speci_trie *)b->drafter->own)->past.age > 0);
@@ -514,6 +529,89 @@ static void check_loaded(void **state)
     t = larger->own;
     same_counts(&t->past, &b->past);
     spec_drafter_close(larger);
+    bench_close(b);
+}
+
+/* A token that follows in a prompt and in the past is one candidate, and not two, below each of which are two more. */
+static void check_candidates(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = { 1, 2, 3, 4, 1 };
+    enum { N = sizeof ids / sizeof *ids, DEPTH = 4 };
+    spec_model target = { .n_vocab = 1000 };
+    speci_trie_counts counts[2];
+    speci_trie_proposer p;
+    speci_trie_cursor at[2] = { { .n_change = 0 } };
+    spec_tree tree;
+    OK(spec_tree_alloc(&tree, 32, NULL));
+    OK(speci_trie_proposer_open(&p, 32, &speci_malloc));
+    for (int k = 0; k < 2; k++) {
+        OK(speci_trie_open(&counts[k], 256, 64, DEPTH, &speci_malloc));
+        for (int32_t i = 0; i < N; i++) speci_trie_step(&counts[k], &at[k], ids, i, 0);
+    }
+    const speci_trie_place place = { .prompt = &counts[0], .past = &counts[1], .in_prompt = at[0], .in_past = at[1] };
+    speci_draft_seq q = { .ids = ids, .n_ids = N, .depth_max = 2, .tree = &tree };
+    (void)spec_tree_add(&tree, -1, 1, 1);
+    speci_trie_propose(&p, &q, &place, &target);
+    assert_int_equal(tree.n, 3);
+    assert_int_equal(p.n_found, 2);
+    for (int k = 0; k < 2; k++) speci_trie_close(&counts[k], &speci_malloc);
+    speci_trie_proposer_close(&p, &speci_malloc);
+    spec_tree_free(&tree, NULL);
+}
+
+static uint32_t value_of(const speci_trie_counts *t, const int32_t *ids, int32_t n)
+{
+    uint32_t x = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (!(x = speci_trie_find(t, x, ids[i]))) return 0;
+    return speci_trie_value(t, x);
+}
+
+/* A file of more nodes than are written at once. */
+static void check_large(void **state)
+{
+    (void)state;
+    enum { N = 6000, DEPTH = 4, ALPHABET = 200 };
+    static int32_t ids[N];
+    spec_drafter *d[2];
+    spec_model target = { .n_vocab = ALPHABET };
+    speci_trie_cursor c = { .n_change = 0 };
+    test_random random = { .state = 3 };
+    for (int k = 0; k < 2; k++) OK(spec_drafter_open(&d[k], "trie:16,4,8", NULL));
+    speci_trie_counts *past = &((speci_trie *)d[0]->own)->past;
+    speci_trie_take_vocabulary(d[0]->own, &target);
+    for (int32_t i = 0; i < N; i++) {
+        ids[i] = test_below(&random, ALPHABET);
+        speci_trie_step(past, &c, ids, i, 0);
+    }
+    assert_true(past->n > 2 * 4096);
+    OK(spec_drafter_save(d[0], path));
+    OK(spec_drafter_load(d[1], path));
+    const speci_trie_counts *loaded = &((speci_trie *)d[1]->own)->past;
+    assert_int_equal(loaded->n, past->n);
+    for (int32_t i = 0; i + DEPTH <= N; i++)
+        for (int32_t n = 1; n <= DEPTH; n++) assert_int_equal(value_of(loaded, ids + i, n), value_of(past, ids + i, n));
+    for (int k = 0; k < 2; k++) spec_drafter_close(d[k]);
+}
+
+/* However many sequences a session has, each has room for some grams of its prompt. */
+static void check_many_sequences(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 1, 2, 3, 4, 1, 2, 3 };
+    enum { N_SEQ = 20000, N = sizeof prompt / sizeof *prompt };
+    bench *b = bench_open("trie:4,4,1", 2, 64, 4);
+    b->draft.kind->detach(&b->draft);
+    attach(b, N_SEQ, 64);
+    speci_draft_seq q = { .seq = N_SEQ - 1, .ids = prompt, .n_ids = N, .n_prompt = N, .sampling = &b->sampling, .depth_max = 4,
+                          .tree = &b->tree };
+    OK(b->draft.kind->prefill(&b->draft, &q));
+    b->tree.n = 0;
+    (void)spec_tree_add(&b->tree, -1, prompt[N - 1], 1);
+    OK(b->draft.kind->enqueue(&b->draft, NULL, &q, 1));
+    assert_true(b->tree.n > 1);
+    assert_int_equal(b->tree.token[1], 4);
     bench_close(b);
 }
 
@@ -545,7 +643,7 @@ static void refused(bench *b, spec_drafter *d, spec_status status, const char *w
 static void check_damaged(void **state)
 {
     (void)state;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     size_t n;
     uint8_t *good = read_all(&n), *bad = malloc(n + 1);
     b->draft.kind->detach(&b->draft);
@@ -555,12 +653,12 @@ static void check_damaged(void **state)
         memcpy(bad, good, n);
         bad[i] ^= (uint8_t)(1 << i % 8);
         write_all(bad, n);
-        refused(b, b->drafter, SPEC_E_FORMAT, i < 8 ? "not a saved trie" : "changed");
+        refused(b, b->drafter, SPEC_E_FORMAT, i < 8 ? "not a saved trie" : i < 12 ? "version" : "changed");
     }
     memcpy(bad, good, n);
     bad[n] = 0;
     write_all(bad, n + 1);
-    refused(b, b->drafter, SPEC_E_FORMAT, "checksum");
+    refused(b, b->drafter, SPEC_E_FORMAT, "changed");
     write_all(good, n);
     OK(spec_drafter_load(b->drafter, path));
     attach(b, 2, 64);
@@ -595,7 +693,7 @@ static const struct {
 static void check_forged(void **state)
 {
     (void)state;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     size_t n;
     uint8_t *good = read_all(&n), *bad = malloc(n);
     b->draft.kind->detach(&b->draft);
@@ -617,10 +715,28 @@ static void check_forged(void **state)
     bench_close(b);
 }
 
+/* It is not read: that would be told by its checksum. */
+static void check_too_large(void **state)
+{
+    (void)state;
+    enum { N_NODE = 1 << 20 };
+    bench *b = counted(40, 4);
+    size_t n;
+    uint8_t *good = read_all(&n);
+    b->draft.kind->detach(&b->draft);
+    for (int k = 0; k < 4; k++) good[32 + k] = (uint8_t)(N_NODE >> 8 * k);
+    write_all(good, n);
+    assert_int_equal(truncate(path, 48 + 12 * (off_t)N_NODE + 8), 0);
+    refused(b, b->drafter, SPEC_E_INVALID, "MEGABYTES");
+    attach(b, 2, 64);
+    free(good);
+    bench_close(b);
+}
+
 static void check_refused(void **state)
 {
     (void)state;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     spec_model other = { .n_vocab = 1001 };
     spec_drafter *d, *larger;
     FAILS(b->draft.kind->check(b->drafter, &other), SPEC_E_INVALID, "another vocabulary");
@@ -666,7 +782,7 @@ static void check_kept(void **state)
     (void)state;
     size_t n, n_after;
     int32_t n_entry = 0;
-    bench *b = counted(40);
+    bench *b = counted(40, 4);
     uint8_t *before = read_all(&n), *after;
     for (int32_t i = 0; i < 20; i++) emit(b, 0, 5);
     const struct rlimit small = { 100, RLIM_INFINITY }, none = { RLIM_INFINITY, RLIM_INFINITY };
@@ -697,11 +813,13 @@ static int make_directory(void **state)
 
 int main(void)
 {
-    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 7 };
+    enum { N_COUNT = N_ELEMENTS(count_cases), N_TRIE = N_ELEMENTS(trie_cases), N_OTHER = 11 };
     struct CMUnitTest tests[N_OTHER + N_COUNT + N_TRIE] = {
         cmocka_unit_test(check_occurrences), cmocka_unit_test(check_loaded), cmocka_unit_test(check_empty),
-        cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_refused),
-        cmocka_unit_test(check_kept),
+        cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_too_large),
+        cmocka_unit_test(check_refused),
+        cmocka_unit_test(check_kept), cmocka_unit_test(check_many_sequences),
+        cmocka_unit_test(check_large), cmocka_unit_test(check_candidates),
     };
     for (int32_t i = 0; i < N_COUNT; i++)
         tests[N_OTHER + i] = (struct CMUnitTest){ count_cases[i].name, check_counts, NULL, NULL, (void *)(uintptr_t)&count_cases[i] };

@@ -188,6 +188,7 @@ static void check_front(void **state)
         n_by[by]++;
         if (by == 0) assert_true(stood(ids, n_ids, t->least > 0 ? t->least : 1));
         else if (!t->counts) assert_false(stood(ids, n_ids, t->least));
+        if (by == 0) assert_true(s->seqs[seq].proposal.n_match > 0 && stood(ids, n_ids, s->seqs[seq].proposal.n_match));
         if (chosen < 0) assert_int_equal(by, 2);
         int32_t n_path = 1;
         while (n_path < tree->n && by == 0 && tree->parent[n_path] == n_path - 1 && support_random(&random) % 4 > 0)
@@ -210,6 +211,7 @@ typedef struct witness {
     const int32_t *right;   /* [n_right] the text, or NULL: nothing it proposes is meant to be right */
     int32_t n_right;
     spec_status fails;      /* what draft returns */
+    int32_t n_lost;         /* so many prefills fail, when they have begun a sequence */
     int32_t n_draft, n_prefill, n_fork, n_save, n_restore, n_end, n_close;
 } witness;
 
@@ -245,7 +247,7 @@ static spec_status witness_prefill(void *user_data, int32_t seq, const int32_t *
     memcpy(w->ids[seq], ids, n * sizeof *ids);
     w->n[seq] = (int32_t)n;
     w->n_prefill++;
-    return SPEC_OK;
+    return w->n_lost-- > 0 ? SPEC_E_IO : SPEC_OK;
 }
 
 static void witness_committed(void *user_data, int32_t seq, const int32_t *ids, size_t n, int32_t n_new)
@@ -551,19 +553,37 @@ static int32_t child_of_root(const spec_tree *t, int32_t token)
     return 0;
 }
 
-/* The union has, for every sequence, all nodes of both; FIRST has those of the first alone. */
+/* The latest trees are scored and committed: counts of the session's drafters are then so many nodes each. */
+static void check_drafted(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees, const int64_t *n_drafted,
+                          int32_t n_drafter)
+{
+    OK(spec_score(s, seqs, n, trees));
+    for (int32_t i = 0; i < n; i++) {
+        int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
+        OK(spec_verify(s, path, &n_path, &token, seqs[i], SPEC_VERIFY_AUTO));
+        OK(spec_commit(s, seqs[i], path, n_path, token));
+    }
+    for (int32_t k = 0; k < n_drafter; k++) {
+        spec_drafter_stats stats = SPEC_DRAFTER_STATS_INIT;
+        OK(spec_session_get_drafter_stats(s, &stats, k));
+        if (stats.n_drafted != n_drafted[k]) fail_msg("drafter %d: %d nodes, expected %d", k, (int)stats.n_drafted, (int)n_drafted[k]);
+    }
+}
+
+/* Behind a drafter that finds nothing the union has, for every sequence, all nodes of both; FIRST has those of the first alone. A node
+ * counts for the drafter that has proposed it. */
 static void check_union(void **state)
 {
     static const int32_t other[] = { 5, 5, 5, 5, 5, 5, 5, 5 }, prompts[2][3] = { { 7, 3, 1 }, { 2, 6, 4 } };
     const spec_draft_combine combine = (spec_draft_combine)(uintptr_t)*state;
     witness w[2] = { { .n_right = 0 }, { .right = other, .n_right = 8 } };
-    spec_drafter *list[2] = { witness_open(&w[0], 1), witness_open(&w[1], 2) };
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     const spec_tree *trees[2];
     spec_session *s;
     int32_t seqs[2];
     spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
-    p.n_seq = 2, p.n_node = 16, p.drafters = list, p.n_drafter = 2, p.combine = combine;
+    spec_drafter *list[3] = { drafter_of('n', model, NULL, NULL), witness_open(&w[0], 1), witness_open(&w[1], 2) };
+    p.n_seq = 2, p.n_node = 16, p.drafters = list, p.n_drafter = 3, p.combine = combine;
     OK(spec_session_open(&s, model, NULL, &p));
     for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompts[i], 3, NULL));
     OK(spec_draft(s, trees, seqs, 2));
@@ -574,8 +594,82 @@ static void check_union(void **state)
             assert_int_equal(child_of_root(trees[i], token) > 0, proposed);
         }
     }
+    check_drafted(s, seqs, 2, trees, (int64_t[]){ 0, 6, combine == SPEC_DRAFT_UNION ? 6 : 0 }, 3);
     spec_session_close(s);
-    for (int32_t i = 0; i < 2; i++) spec_drafter_close(list[i]);
+    for (int32_t i = 0; i < 3; i++) spec_drafter_close(list[i]);
+    spec_model_close(model);
+}
+
+/* A tree is as deep as its tokens fit the limit: one more is emitted behind them. */
+static void check_clipped(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1 };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    for (int32_t n_predict = 1; n_predict <= 4; n_predict++) {
+        witness w = { 0 };
+        spec_drafter *d = witness_open(&w, 1);
+        spec_request r = SPEC_REQUEST_INIT;
+        const spec_tree *t;
+        spec_session *s;
+        int32_t seq, deepest = 0;
+        r.n_predict = n_predict;
+        OK(spec_session_open(&s, model, d, NULL));
+        OK(spec_sequence_add(s, &seq, prompt, 3, &r));
+        OK(spec_draft(s, &t, &seq, 1));
+        for (int32_t i = 0; i < t->n; i++) deepest = speci_max32(deepest, speci_tree_depth(t, i));
+        assert_int_equal(deepest, speci_min32(n_predict - 1, 2));
+        spec_session_close(s);
+        spec_drafter_close(d);
+    }
+    spec_model_close(model);
+}
+
+/* --- who observes --- */
+
+static int32_t n_observed[2];
+static void observe_first(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
+{
+    (void)b, (void)n_node, (void)ranks, (void)n;
+    n_observed[0]++;
+}
+static void observe_second(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
+{
+    (void)b, (void)n_node, (void)ranks, (void)n;
+    n_observed[1]++;
+}
+
+/* A builder is told what came of a tree that is its own, not of a union. */
+static void check_observed(void **state)
+{
+    (void)state;
+    static const spec_draft_combine combines[] = { SPEC_DRAFT_FIRST, SPEC_DRAFT_UNION };
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    for (int k = 0; k < 2; k++) {
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        spec_drafter *list[2] = { drafter_of('m', model, NULL, NULL), drafter_of('m', model, NULL, NULL) };
+        speci_builder_kind kinds[2];
+        spec_session *s;
+        spec_result r = SPEC_RESULT_INIT;
+        spec_request request = SPEC_REQUEST_INIT;
+        for (int i = 0; i < 2; i++) {
+            kinds[i] = *list[i]->builders[0]->kind;
+            kinds[i].observe = i == 0 ? observe_first : observe_second;
+            list[i]->builders[0]->kind = &kinds[i];
+        }
+        n_observed[0] = n_observed[1] = 0;
+        p.drafters = list, p.n_drafter = 2, p.combine = combines[k];
+        request.n_predict = 12, request.ignore_eos = 1;
+        OK(spec_session_open(&s, model, NULL, &p));
+        OK(spec_generate_ids(s, &r, prompt, 4, &request));
+        assert_true(r.n_accepted > 0);
+        assert_true((n_observed[0] > 0) == (combines[k] == SPEC_DRAFT_FIRST));
+        assert_int_equal(n_observed[1], 0);
+        spec_result_free(&r);
+        spec_session_close(s);
+        for (int i = 0; i < 2; i++) spec_drafter_close(list[i]);
+    }
     spec_model_close(model);
 }
 
@@ -631,6 +725,34 @@ static void check_told(spec_session *s, int32_t seq, const witness *w)
     size_t n;
     OK(spec_sequence_ids(s, &ids, &n, seq));
     same_ids(w, seq, ids, n);
+}
+
+/* A drafter that forks nothing begins the copy from its ids. */
+static void check_fork_by_prefill(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    witness w = { 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .user_data = &w, .draft = witness_draft, .prefill = witness_prefill,
+                                   .committed = witness_committed, .end = witness_end };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *d;
+    spec_session *s;
+    int32_t seq, copy;
+    p.n_seq = 2;
+    OK(spec_drafter_from_ops(&d, &ops, NULL));
+    OK(spec_session_open(&s, model, d, &p));
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    go_on(s, seq, 3);
+    OK(spec_sequence_fork(s, &copy, seq));
+    check_told(s, copy, &w);
+    go_on(s, copy, 3);
+    check_told(s, copy, &w);
+    check_told(s, seq, &w);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
 }
 
 /* Tokens of a sequence are told once and in order: with steps, with the four calls, in copies, in restored ones. */
@@ -726,15 +848,75 @@ static void check_error(void **state)
     spec_model_close(model);
 }
 
+/* A sequence that was not admitted is ended once. */
+static void check_never_begun(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    witness w = { .n_lost = 1 };
+    spec_session *s;
+    int32_t seq;
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter *d = witness_open(&w, 1);
+    OK(spec_session_open(&s, model, d, NULL));
+    FAILS(spec_sequence_add(s, &seq, prompt, 4, NULL), SPEC_E_IO, "prefill of the application's drafter failed with E_IO");
+    assert_int_equal(w.n_end, 1);
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    check_told(s, seq, &w);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
+/* A drafter that could not begin is told so, and begins with the next step; the text waits for it. */
+static void check_begun_late(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    enum { N = 20 };
+    witness w = { .n_lost = 2 };
+    int32_t want[N], seq;
+    const int32_t *ids;
+    size_t n = 0;
+    spec_session *s;
+    spec_step_result r = { .n_tokens = 0 };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter *d = witness_open(&w, 1);
+    support_plain_ids(model, prompt, 4, NULL, N, want);
+    p.n_prompt_step = 64;
+    OK(spec_session_open(&s, model, d, &p));
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    for (int i = 1; i <= 2; i++) {
+        FAILS(step_into(s, &r, &seq, 1), SPEC_E_IO, "prefill of the application's drafter failed with E_IO");
+        assert_int_equal(w.n_end, i);
+    }
+    while (n < N) {
+        go_on(s, seq, 1);
+        check_told(s, seq, &w);
+        OK(spec_sequence_ids(s, &ids, &n, seq));
+    }
+    assert_memory_equal(ids + 4, want, (N - 4) * sizeof *want);
+    assert_int_equal(w.n_prefill, 3);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
-           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 7 };
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 12 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
         cmocka_unit_test(check_past),
+        cmocka_unit_test(check_begun_late),
+        cmocka_unit_test(check_never_begun),
+        cmocka_unit_test(check_observed),
+        cmocka_unit_test(check_clipped),
+        cmocka_unit_test(check_fork_by_prefill),
         cmocka_unit_test(check_union_of_repeated),
         { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
         { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },

@@ -401,6 +401,8 @@ static void one_product(void **state)
 /* --- one wait for a draft, whatever it is made of --- */
 
 static int32_t n_wait, n_again, n_ride;
+static bool rode[N_PROMPT];       /* in the step before */
+static int32_t covered[N_PROMPT]; /* positions that the head's executor had by then */
 
 static spec_status counted_sync(spec_queue *q)
 {
@@ -420,12 +422,32 @@ static void counted_step(spec_session *s, const int32_t *seqs, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         const model_seq *q = &m->seqs[seqs[i]];
         n_again += q->again.grows, n_ride += q->rides;
+        assert_false(q->rides && rode[i]); /* rows serve once in place of a fresh tree: a new chain comes first */
+        rode[i] = q->rides;
+        const int32_t n_past = m->exec->kind->n_past(m->exec, seqs[i]); /* what waits for a pass stays, also where none comes */
+        assert_true(n_past >= covered[i]);
+        covered[i] = n_past;
         if (q->rides) assert_int_equal(s->seqs[seqs[i]].proposal.depth, q->depth); /* what a pass over trees by their shape goes by */
     }
     OK(spec_score(s, seqs, n, trees));
     for (int32_t i = 0; i < n; i++) {
         OK(spec_verify(s, path, &n_path, &next, seqs[i], SPEC_VERIFY_AUTO));
         OK(spec_commit(s, seqs[i], path, n_path, next));
+    }
+}
+
+/* Nor do they serve a copy once more. */
+static void copies_do_not_ride(spec_session *s, const int32_t *seqs)
+{
+    const model_draft *m = s->drafters.draft[0].state;
+    for (int32_t i = 0; i < N_PROMPT; i++) {
+        const spec_tree *trees[2];
+        int32_t copy;
+        if (!rode[i]) continue;
+        OK(spec_sequence_fork(s, &copy, seqs[i]));
+        OK(spec_draft(s, trees, (const int32_t[]){ seqs[i > 0 ? 0 : 1], copy }, 2));
+        assert_false(m->seqs[copy].rides);
+        OK(spec_sequence_remove(s, copy));
     }
 }
 
@@ -438,7 +460,7 @@ static void check_waits(spec_model *target, spec_model *head, const char *tree, 
     spec_drafter *d;
     spec_session *s;
     int32_t seqs[N_PROMPT];
-    dp.tree = tree, dp.n_resample = 4, dp.resample_across = across, sp.n_ctx = N_CTX, sp.n_seq = N_PROMPT;
+    dp.tree = tree, dp.n_resample = 4, dp.resample_across = across, sp.n_ctx = N_CTX, sp.n_seq = N_PROMPT + 1;
     OK(spec_drafter_from_model(&d, head, &dp));
     OK(spec_session_open(&s, target, d, &sp));
     size_t n_prompt[N_PROMPT];
@@ -447,7 +469,11 @@ static void check_waits(spec_model *target, spec_model *head, const char *tree, 
         OK(add_endless(s, &seqs[i], p->ids + i * WIDTH, n_prompt[i], NULL));
     }
     n_again = n_ride = 0;
-    for (int32_t step = 0; step < 12; step++) counted_step(s, seqs, N_PROMPT);
+    memset(rode, 0, sizeof rode), memset(covered, 0, sizeof covered);
+    for (int32_t step = 0; step < 12; step++) {
+        counted_step(s, seqs, N_PROMPT);
+        copies_do_not_ride(s, seqs);
+    }
     assert_true(n_again > 0 && (n_ride > 0) == (across > 0));
     for (int32_t i = 0; i < N_PROMPT; i++) {
         const int32_t *ids;

@@ -340,12 +340,36 @@ static void results_have_room(void **state)
     assert_int_equal(atomic_load(&n_block), 0);
 }
 
+/* Choices of a session that there are none of: the numbers in front of the first and behind the last. */
+static void wrong_choices(void **state)
+{
+    (void)state;
+    const objects o = open_all();
+    static const struct {
+        int32_t verify, adapt, combine, n_prompt_step;
+        const char *part;
+    } cases[] = {
+        { 99, 0, 0, 0, "no verification rule 99" },  { 0, -1, 0, 0, "no way -1 to choose" },
+        { 0, SPEC_ADAPT_UCB + 1, 0, 0, "to choose among trees" }, { 0, 0, -1, 0, "no way -1 to combine" },
+        { 0, 0, SPEC_DRAFT_CHOOSE + 1, 0, "to combine drafters" }, { 0, 0, 0, -1, "n_prompt_step is -1" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        spec_session *s;
+        p.verify = (spec_verify_rule)cases[i].verify, p.adapt = (spec_adapt)cases[i].adapt;
+        p.combine = (spec_draft_combine)cases[i].combine, p.n_prompt_step = cases[i].n_prompt_step;
+        FAILS(spec_session_open(&s, o.target, NULL, &p), SPEC_E_INVALID, cases[i].part);
+        assert_null(s);
+    }
+    for (int i = 0; i < N_OBJECT; i++) close_one(&o, N_OBJECT - 1 - i);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(close_orders),      cmocka_unit_test(allocators_are_copied), cmocka_unit_test(lives_on),
         cmocka_unit_test(results_have_room), cmocka_unit_test(in_use),                cmocka_unit_test(closed_inside),
-        cmocka_unit_test(cancelled),
+        cmocka_unit_test(cancelled),         cmocka_unit_test(wrong_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

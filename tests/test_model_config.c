@@ -551,6 +551,47 @@ static void added_after_training(void)
     assert_int_equal(support_directory_delete(dir), 0);
 }
 
+/* A tokenizer of the first n ids of the demo models' 4096. */
+static void write_shortened(const char *path, int32_t n)
+{
+    json_t *root, *id;
+    const char *piece;
+    void *next;
+    OK(speci_json_read(&root, SPEC_TEST_MODELS "/demo-target/tokenizer.json", (size_t)1 << 24, &speci_malloc));
+    json_t *model = json_object_get(root, "model");
+    json_object_foreach_safe(json_object_get(model, "vocab"), next, piece, id)
+        if (json_integer_value(id) >= n) json_object_del(json_object_get(model, "vocab"), piece);
+    json_array_clear(json_object_get(model, "merges"));
+    json_array_clear(json_object_get(root, "added_tokens"));
+    json_object_set_new(root, "post_processor", json_null());
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+}
+
+/* Rows without a token are common, as padding: a few of them. */
+static void fewer_ids(void **state)
+{
+    static const struct {
+        int32_t n;
+        bool warns;
+    } cases[] = { { 4096, false }, { 3687, false }, { 3686, true }, { 300, true } };
+    char dir[SUPPORT_DIRECTORY], path[128];
+    (void)state;
+    assert_non_null(support_directory_new(dir));
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+        spec_model *m = NULL;
+        write_shortened(path, cases[i].n);
+        p.tokenizer_path = path;
+        log_text[0] = 0;
+        OK(spec_model_open(&m, backend, SPEC_TEST_MODELS "/demo-target", &p));
+        if ((strstr(log_text, "another model's tokenizer") != NULL) != cases[i].warns) fail_msg("%d ids: %s", cases[i].n, log_text);
+        spec_model_close(m);
+    }
+    assert_int_equal(support_directory_delete(dir), 0);
+}
+
 /* A tokenizer is found in the directory; one with ids that the model has no rows for is refused. */
 static void tokenizers(void **state)
 {
@@ -616,7 +657,7 @@ int main(void)
         cmocka_unit_test(windows),
         cmocka_unit_test(ids),
 #ifndef SPEC_NO_TOKENIZER
-        cmocka_unit_test(tokenizers),
+        cmocka_unit_test(tokenizers), cmocka_unit_test(fewer_ids),
         cmocka_unit_test(not_the_file),
 #endif
     };

@@ -184,6 +184,23 @@ static void check_next_text(void **state)
                   expected_after(&c, 0, 0));
 }
 
+/* Asks of long ago count for little beside the next one: those of the past, and those that are too few to be in it yet. */
+static void check_old_asks(void **state)
+{
+    (void)state;
+    static const int32_t n_asks[] = { 10, 40 };
+    for (int k = 0; k < 2; k++) {
+        speci_source source = { .n_node = N_DRAFTED, .depth = N_DRAFTED };
+        speci_levels levels = { 0 };
+        const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = N_DRAFTED };
+        for (int32_t i = 0; i < n_asks[k]; i++) (void)speci_source_update(&source, &levels, &one);
+        assert_true(source.past.n + source.recent.n > 9);
+        for (int32_t i = 0; i < 1000; i++) speci_source_age(&source, false);
+        (void)speci_source_update(&source, &levels, &one);
+        assert_true(source.recent.n < 2.1 && source.past.n < 5.1);
+    }
+}
+
 /* ----------------------------------------------------------------------- text that changes --- */
 
 /* A text of parts, now without a repetition of three tokens, now the last N_PIECE tokens again and again. */
@@ -378,6 +395,134 @@ static void check_slow(void **state)
     assert_true(t.n_asked > 0 && t.n_asked <= N_TRIED); /* one may be good luck */
     assert_true(n_step < N_TOKEN - 1);
     spec_drafter_close(d);
+    spec_model_close(model);
+}
+
+/* What came of a step is told once: by the drafter that was asked, or by what was watched of it. */
+static void check_told_once(void **state)
+{
+    (void)state;
+    enum { N_STEP = 150 };
+    const spec_request all = { .struct_size = sizeof all, .ignore_eos = true };
+    const int32_t prompt = 1;
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    spec_drafter_stats stats = SPEC_DRAFTER_STATS_INIT;
+    spec_drafter *d;
+    int32_t seq;
+    OK(spec_drafter_open(&d, "ngram:3,5", NULL));
+    spec_session *s = open_session(model, &d, 1, 6 * N_STEP);
+    s->choice.costs.measured = false; /* the choice follows from the text alone */
+    OK(spec_sequence_add(s, &seq, &prompt, 1, &all));
+    for (int32_t i = 1; i <= N_STEP; i++) {
+        const spec_step_result *step;
+        OK(spec_step(s, &step, &seq, 1));
+        assert_true(s->choice.sources[0].ever.n <= i);
+    }
+    OK(spec_session_get_drafter_stats(s, &stats, 0));
+    assert_true(stats.n_proposed > 10);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
+/* ------------------------------------------------------------------------------ what a pass takes --- */
+
+/* Several sequences of a row each may take more than as many rows of one; one sequence is what it is. */
+static void check_pass_ms(void **state)
+{
+    (void)state;
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    spec_drafter *d;
+    OK(spec_drafter_open(&d, "ngram", NULL));
+    spec_session *s = open_session(model, &d, 1, 64);
+    const speci_step_costs *c = &s->choice.costs;
+    s->profile.target = (spec_cost_table){ .n = 2, .n_node = { 1, 8 }, .ms = { 2, 9 } };
+    s->profile.sequences = (spec_cost_table){ .n = 3, .n_node = { 1, 2, 4 }, .ms = { 3, 5, 4 } };
+    assert_true(c->target(c->arg, 1, 1) == 2 && c->target(c->arg, 1, 8) == 9);
+    assert_true(c->target(c->arg, 2, 2) == 5 && c->target(c->arg, 2, 8) == 9 + 2);
+    assert_true(c->target(c->arg, 4, 4) == 5); /* and never less */
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
+/* --------------------------------------------------------------------------------- the bandit --- */
+
+/* A bandit's past is halved now and then; an arm that was used once stays one that was used. */
+static void check_halved(void **state)
+{
+    (void)state;
+    enum { WINDOW = 256 };
+    speci_choice c = { .n_arm = 3 };
+    const speci_outcome o = { .n_seq = 1, .n_emitted = 2, .ms = 4 };
+    const spec_bandit *b = &c.bandit[speci_choice_load(1)];
+    OK(speci_choice_open(&c, SPEC_ADAPT_UCB));
+    speci_choice_update(&c, 1, &o);
+    for (int32_t i = 0; i < 5; i++) speci_choice_update(&c, 2, &o);
+    for (int32_t i = 6; i < WINDOW - 1; i++) speci_choice_update(&c, 0, &o);
+    assert_int_equal(b->n_round, WINDOW - 1);
+    speci_choice_update(&c, 0, &o);
+    assert_true(b->n_pull[0] == (WINDOW - 6) / 2 && b->n_pull[1] == 1 && b->n_pull[2] == 3);
+    assert_int_equal(b->n_round, b->n_pull[0] + b->n_pull[1] + b->n_pull[2]);
+    assert_true(b->tokens[0] == WINDOW - 6 && b->ms[2] == 10);
+}
+
+/* ----------------------------------------------------------------------------------- the union --- */
+
+/* A union is expected to bring all that its drafters may, as far as trees have room. */
+static void check_union_source(void **state)
+{
+    (void)state;
+    static const int32_t n_nodes[] = { 0, 7, 9, 40 };
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    for (size_t i = 0; i < sizeof n_nodes / sizeof *n_nodes; i++) {
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        spec_drafter *list[2];
+        spec_session *s;
+        OK(spec_drafter_open(&list[0], "ngram:3,5", NULL));
+        OK(spec_drafter_open(&list[1], "trie:3", NULL));
+        p.n_ctx = 64, p.n_node = n_nodes[i], p.drafters = list, p.n_drafter = 2, p.combine = SPEC_DRAFT_UNION, p.adapt = SPEC_ADAPT_COST;
+        OK(spec_session_open(&s, model, NULL, &p));
+        assert_int_equal(s->choice.n_source, 1);
+        assert_int_equal(s->choice.sources[0].n_node, n_nodes[i] == 7 ? 6 : 8);
+        assert_int_equal(s->choice.sources[0].depth, 5);
+        spec_session_close(s);
+        for (int k = 0; k < 2; k++) spec_drafter_close(list[k]);
+    }
+    spec_model_close(model);
+}
+
+/* --------------------------------------------------------------------------------- to look up --- */
+
+static int32_t n_looked;
+static spec_status count_looks(speci_draft *d, spec_builder *b, speci_draft_seq *seqs, int32_t n)
+{
+    (void)d, (void)b;
+    for (int32_t i = 0; i < n; i++) n_looked += seqs[i].by < 0; /* not asked for a draft */
+    return SPEC_OK;                                             /* nothing is found */
+}
+
+/* Where to look something up takes long, it is done now and then: it may take one two-hundredth of the time. */
+static void check_slow_looks(void **state)
+{
+    (void)state;
+    enum { N_TOKEN = 400 };
+    static int32_t text[N_TOKEN];
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    for (int slow = 0; slow < 2; slow++) {
+        speci_draft_kind kind = speci_draft_ngram;
+        spec_drafter *d;
+        OK(spec_drafter_open(&d, "ngram", NULL));
+        spec_session *s = open_session(model, &d, 1, N_TOKEN + 16);
+        kind.enqueue = count_looks;
+        s->drafters.draft[0].kind = &kind;
+        if (slow) s->now_ms = next_ms;
+        n_looked = 0;
+        const int32_t n_step = say(s, text, N_TOKEN);
+        print_message("  %d looks in %d steps\n", n_looked, n_step);
+        assert_true(slow ? n_looked > 0 && n_looked < N_TOKEN / 50 : n_looked >= n_step);
+        spec_drafter_close(d);
+    }
     spec_model_close(model);
 }
 
@@ -660,13 +805,105 @@ static void check_seen(void **state)
     assert_true(c.best_rate > 4);
 }
 
+/* A change of the text gives credit for trials, whatever those before it have lost. */
+static void check_credit(void **state)
+{
+    (void)state;
+    speci_source source = { .n_node = 5, .depth = 5 };
+    speci_levels levels = { 0 };
+    speci_choice c = { .sources = &source, .n_source = 1, .levels = &levels, .credit = -3 };
+    for (int32_t i = 0; i < 36; i++) speci_choice_watch(&c, 0, 5, 5);
+    for (int32_t i = 0; i < 3; i++) speci_choice_watch(&c, 0, 5, 0); /* may be chance */
+    assert_true(c.credit < -2.9);
+    speci_choice_watch(&c, 0, 5, 0);
+    assert_true(c.credit > 1.9 && c.credit < 2.1);
+}
+
+/* arg: what a pass with trees takes; one without takes 1 */
+static double trees_target_ms(const void *arg, int32_t n_seq, double n_row) { return n_row > n_seq ? *(const double *)arg : 1; }
+static double no_draft_ms(const void *arg, int32_t source, double n_seq) { return (void)arg, (void)source, (void)n_seq, 0; }
+
+/* Of an arm with few rounds the worst of them counts: several sequences must not lose more than the reserve. */
+static void check_worst(void **state)
+{
+    (void)state;
+    static const struct {
+        double ratio;
+        int32_t arm;
+    } cases[] = { { 1, 1 }, { 1.2, 1 }, { 1.9, 0 }, { 100, 0 } };
+    const double ms = 1.5;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
+        speci_source source = { .n_node = 5, .depth = 5 };
+        speci_levels levels = { 0 };
+        speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels, .n_round = 1,
+                           .costs = { .target = trees_target_ms, .draft = no_draft_ms, .arg = &ms, .measured = true } };
+        const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = 5, .n_hit = 1, .n_accepted = 1 };
+        OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+        for (int32_t i = 0; i < 50; i++) (void)speci_source_update(&source, &levels, &one);
+        for (int32_t i = 0; i < SPECI_RATIOS; i++) arms[0].loads[speci_choice_load(4)].ratio[i] = 1;
+        arms[0].loads[speci_choice_load(4)].n = SPECI_RATIOS;
+        arms[1].loads[speci_choice_load(4)] = (speci_ratios){ .ratio = { cases[k].ratio }, .n = 1 };
+        if (speci_choice_arm(&c, 4) != cases[k].arm) fail_msg("after a round of %g times the usual: arm %d", cases[k].ratio, c.next);
+    }
+}
+
+/* The first round behind another arm's takes longer for that: it tells nothing of the arm's time once there are some that do. */
+static void check_first_round(void **state)
+{
+    (void)state;
+    const double ms = 1.5;
+    speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
+    speci_source source = { .n_node = 5, .depth = 5 };
+    speci_levels levels = { 0 };
+    speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels,
+                       .costs = { .target = trees_target_ms, .draft = no_draft_ms, .arg = &ms, .measured = true } };
+    const speci_asks none = { 0 };
+    const speci_outcome o = { .n_seq = 1, .n_emitted = 1, .n_row = 1, .ms = 1, .asks = &none };
+    const int64_t *n = &arms[1].loads[speci_choice_load(1)].n;
+    OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+    for (int32_t i = 1; i <= 3; i++) { /* few: all of them tell */
+        speci_choice_update(&c, 0, &o);
+        speci_choice_update(&c, 1, &o);
+        assert_int_equal(*n, i);
+    }
+    speci_choice_update(&c, 0, &o);
+    speci_choice_update(&c, 1, &o);
+    assert_int_equal(*n, 3);
+    speci_choice_update(&c, 1, &o);
+    assert_int_equal(*n, 4);
+}
+
+/* Where it is known that all sequences get a proposal, what one brings at least counts for each: half of the asks had one so far. */
+static void check_seen_least(void **state)
+{
+    (void)state;
+    const double ms = 2.9;
+    speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
+    speci_source source = { .n_node = 5, .depth = 5 };
+    speci_levels levels = { 0 };
+    speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels, .n_round = 1,
+                       .costs = { .target = trees_target_ms, .draft = no_draft_ms, .arg = &ms } };
+    const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = 5, .n_hit = 1, .n_accepted = 2 }, none = { .n = 1 };
+    OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+    for (int32_t i = 0; i < 100; i++) (void)speci_source_update(&source, &levels, i % 2 ? &one : &none);
+    assert_int_equal(speci_choice_arm(&c, 4), 0);
+    speci_choice_unsee(&c);
+    for (int32_t i = 0; i < 4; i++) speci_choice_see(&c, 0, 5);
+    assert_int_equal(speci_choice_arm(&c, 4), 1);
+}
+
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 9 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 19 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
-        cmocka_unit_test(check_not_timed),
+        cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
+        cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
+        cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks),
+        cmocka_unit_test(check_union_source), cmocka_unit_test(check_halved),
+        cmocka_unit_test(check_told_once), cmocka_unit_test(check_pass_ms),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

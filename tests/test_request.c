@@ -154,6 +154,93 @@ static void check_request(void **state)
     }
 }
 
+/* --- copies --- */
+
+/* The text of a sequence up to its end is `want` from token `from` on. */
+static void expect_rest(spec_session *s, int32_t seq, const int32_t *want, int32_t from, const char *what)
+{
+    const int32_t *ids;
+    size_t n;
+    spec_step_result r;
+    do OK(step_into(s, &r, &seq, 1));
+    while (r.stop == SPEC_STOP_NONE);
+    OK(spec_sequence_ids(s, &ids, &n, seq));
+    assert_int_equal(n, N_PROMPT + N_NEW);
+    for (int32_t i = from; i < N_NEW; i++)
+        if (ids[N_PROMPT + i] != want[i]) fail_msg("%s: token %d is %d, plain decoding has %d", what, i, ids[N_PROMPT + i], want[i]);
+}
+
+/* A copy counts what its original would; and so does a restored sequence, once it has the request again. */
+static void check_copied(spec_model *m, const request_case *c, const spec_request *r)
+{
+    enum { N_FIRST = 7 };
+    int32_t want[N_NEW], seq, at_once, later, restored;
+    support_stream saved = { 0 };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_step_result step;
+    spec_request rest = *r;
+    spec_session *s;
+    plain_text(want, N_NEW, m, r);
+    p.n_ctx = N_ID, p.n_seq = 4;
+    OK(spec_session_open(&s, m, NULL, &p));
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, r));
+    OK(spec_sequence_fork(s, &at_once, seq));
+    for (int32_t i = 0; i < N_FIRST; i++) OK(step_into(s, &step, &seq, 1));
+    OK(spec_sequence_fork(s, &later, seq));
+    OK(spec_sequence_save(s, seq, support_to_stream, &saved));
+    OK(spec_sequence_restore(s, &restored, support_from_stream, &saved));
+    rest.n_predict = N_NEW - N_FIRST;
+    OK(spec_sequence_set_request(s, restored, &rest));
+    expect_rest(s, at_once, want, 0, c->name);
+    expect_rest(s, later, want, N_FIRST, c->name);
+    expect_rest(s, restored, want, N_FIRST, c->name);
+    spec_session_close(s);
+    free(saved.data);
+}
+
+/* What was emitted is counted from the latest prompt on: two turns are as one prompt of all ids. */
+static void check_turns(spec_model *m, const request_case *c, const spec_request *r)
+{
+    enum { N_FIRST = 9, N_MORE = 4, N_THEN = 20 };
+    int32_t seqs[2];
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_step_result step = { .tokens = NULL };
+    spec_session *s;
+    const int32_t *ids;
+    size_t n;
+    p.n_ctx = N_ID, p.n_seq = 2;
+    OK(spec_session_open(&s, m, NULL, &p));
+    OK(spec_sequence_add(s, &seqs[0], prompt, N_PROMPT, r));
+    for (int32_t i = 0; i < N_FIRST; i++) OK(step_into(s, &step, &seqs[0], 1));
+    OK(spec_sequence_append(s, seqs[0], prompt, N_MORE, NULL));
+    OK(spec_sequence_ids(s, &ids, &n, seqs[0]));
+    OK(spec_sequence_add(s, &seqs[1], ids, n, r));
+    for (int32_t i = 0; i < N_THEN; i++) {
+        int32_t last[2];
+        for (int32_t k = 0; k < 2; k++) {
+            OK(step_into(s, &step, &seqs[k], 1));
+            last[k] = step.tokens ? step.tokens[0] : -1;
+        }
+        if (last[0] != last[1]) fail_msg("%s: token %d of the second turn is %d, behind one prompt %d", c->name, i, last[0], last[1]);
+    }
+    spec_session_close(s);
+}
+
+static void check_copies(void **state)
+{
+    (void)state;
+    spec_model *m = support_model(backend, GOLDEN "bamba", SPEC_DTYPE_F32);
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        for (int sampled = 0; sampled < 2; sampled++) {
+            int64_t n_call = 0;
+            support_masked masked = { N_PROMPT, &n_call };
+            const spec_request r = request_of(&requests[i], sampled, &masked);
+            check_copied(m, &requests[i], &r);
+            if (!requests[i].mask) check_turns(m, &requests[i], &r);
+        }
+    spec_model_close(m);
+}
+
 /* Sequences with different requests in one session are as they are alone. */
 static void check_together(void **state)
 {
@@ -385,16 +472,25 @@ static void check_end_ids(void **state)
     plain_text(want, N_NEW, m, &r);
     int32_t at = 5; /* the first place of a token that did not come before */
     while (support_occurrences(want, 0, (size_t)at, want[at]) > 0) at++;
-    r.end_ids = &want[at], r.n_end_id = 1;
+    r.n_end_id = 1;
     dp.tree = "chain:8";
     for (int drafted = 0; drafted < 2; drafted++) {
         spec_drafter *d = NULL;
         spec_session *s;
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
         const spec_step_result *step;
-        int32_t n = 0;
+        int32_t n = 0, end = want[at], copy;
+        r.end_ids = &end;
         if (drafted) OK(spec_drafter_from_model(&d, m, &dp));
-        OK(spec_session_open(&s, m, d, NULL));
+        p.n_seq = 2;
+        OK(spec_session_open(&s, m, d, &p));
         OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
+        end = want[at - 1]; /* the list was the caller's, and is copied: for copies, too */
+        if (drafted) {
+            OK(spec_sequence_fork(s, &copy, seq));
+            OK(spec_sequence_remove(s, seq));
+            seq = copy;
+        }
         do {
             OK(spec_step(s, &step, &seq, 1));
             assert_memory_equal(step->tokens, want + n, (size_t)step->n_tokens * sizeof *want);
@@ -410,6 +506,90 @@ static void check_end_ids(void **state)
 
 /* A stop string ends the sequence with the token that completes it, though the drafts after it were right; the text goes on
  * from there as plain decoding would. */
+/* An end token has no text, be it a word: the text is that of the tokens in front. */
+static void check_end_text(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    enum { N = 30 };
+    spec_model *m = support_model(backend, DEMO_TARGET, SPEC_DTYPE_F32);
+    spec_session *s;
+    spec_result all = SPEC_RESULT_INIT, want = SPEC_RESULT_INIT, got = SPEC_RESULT_INIT;
+    spec_request r = SPEC_REQUEST_INIT;
+    OK(spec_session_open(&s, m, NULL, NULL));
+    r.n_predict = N, r.ignore_eos = 1, r.keep_special = 1;
+    OK(spec_generate(s, &all, "Once upon a time", 16, &r));
+    int32_t at = 6; /* the first place of a token that did not come before */
+    while (support_occurrences(all.ids, 0, (size_t)at, all.ids[at]) > 0) at++;
+    r.n_predict = at;
+    OK(spec_generate(s, &want, "Once upon a time", 16, &r));
+    r.n_predict = N, r.end_ids = &all.ids[at], r.n_end_id = 1;
+    OK(spec_generate(s, &got, "Once upon a time", 16, &r));
+    assert_int_equal(got.stop, SPEC_STOP_EOS);
+    assert_int_equal(got.n_ids, at + 1);
+    assert_string_equal(got.text, want.text);
+    spec_result_free(&all), spec_result_free(&want), spec_result_free(&got);
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
+static int had_enough(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
+{
+    (void)text, (void)n_text, (void)ids, (void)n_ids;
+    return --*(int32_t *)user_data <= 0;
+}
+
+/* Who has had enough with the last text stops nothing that had not ended. */
+static void check_enough(void **state)
+{
+    (void)state;
+    spec_model *m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    spec_session *s;
+    OK(spec_session_open(&s, m, NULL, NULL));
+    for (int32_t calls = 1; calls <= 3; calls++) {
+        int32_t left = calls;
+        spec_request r = SPEC_REQUEST_INIT;
+        spec_result got = SPEC_RESULT_INIT;
+        r.n_predict = 3, r.ignore_eos = 1, r.on_text = had_enough, r.text_user_data = &left;
+        const spec_status status = spec_generate_ids(s, &got, prompt, N_PROMPT, &r);
+        assert_int_equal(status, calls < 3 ? SPEC_E_ABORTED : SPEC_OK);
+        assert_int_equal(got.stop, calls < 3 ? SPEC_STOP_ABORTED : SPEC_STOP_LENGTH);
+        assert_int_equal(got.n_ids, calls);
+        spec_result_free(&got);
+    }
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
+static int mask_behind_end(void *user_data, uint32_t *mask, int32_t n_vocab, const int32_t *ids, size_t n)
+{
+    const int32_t *end = user_data;
+    (void)mask, (void)n_vocab;
+    assert_true(ids[n - 1] != *end);
+    return 0;
+}
+
+/* Nothing follows an end token: nobody is asked what may. */
+static void check_masks_end(void **state)
+{
+    (void)state;
+    int32_t end = 5, seq, token[] = { prompt[N_PROMPT - 1], 6, 5, 7, 8 }, parent[] = { -1, 0, 0, 2, 1 };
+    const spec_tree tree = { .n = 5, .cap = 5, .token = token, .parent = parent }, *trees = &tree;
+    spec_model *m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_request r = SPEC_REQUEST_INIT;
+    spec_session *s;
+    p.n_node = 5;
+    r.end_ids = &end, r.n_end_id = 1, r.mask = mask_behind_end, r.mask_user_data = &end;
+    OK(spec_session_open(&s, m, NULL, &p));
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
+    OK(spec_score(s, &seq, 1, &trees));
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
 static void check_stop_strings(void **state)
 {
     (void)state;
@@ -553,6 +733,36 @@ static void check_append(void **state)
     spec_model_close(m);
 }
 
+/* The next turn has a limit of its own: the request's, or that of the one before once more. */
+static void check_limits(void **state)
+{
+    (void)state;
+    static const int32_t limits[] = { 5, 9, 3 };
+    spec_model *m = support_model(backend, GOLDEN "mamba", SPEC_DTYPE_F32);
+    for (int given = 0; given < 2; given++) {
+        spec_request r = SPEC_REQUEST_INIT;
+        spec_session *s;
+        int32_t seq;
+        r.ignore_eos = 1, r.n_predict = limits[0];
+        OK(spec_session_open(&s, m, NULL, NULL));
+        OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, &r));
+        for (size_t turn = 0; turn < sizeof limits / sizeof *limits; turn++) {
+            spec_step_result step = { .n_tokens = 0 };
+            int32_t n = 0;
+            if (turn > 0) {
+                r.n_predict = limits[turn];
+                OK(spec_sequence_append(s, seq, prompt, 2, given ? &r : NULL));
+            }
+            do OK(step_into(s, &step, &seq, 1)), n += step.n_tokens;
+            while (step.stop == SPEC_STOP_NONE);
+            assert_int_equal(step.stop, SPEC_STOP_LENGTH);
+            assert_int_equal(n, limits[given ? turn : 0]);
+        }
+        spec_session_close(s);
+    }
+    spec_model_close(m);
+}
+
 /* A prompt that is consumed in parts does not keep another sequence from its steps, and is the same. */
 static void check_parts(void **state)
 {
@@ -583,6 +793,34 @@ static void check_parts(void **state)
     }
     assert_true(n_waited > 0); /* the smallest part of some devices is 128 tokens */
     assert_memory_equal(got, want, sizeof got);
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
+/* What a step may consume is for all its sequences together. */
+static void check_shared_parts(void **state)
+{
+    (void)state;
+    enum { LONG = 240, N_SEQS = 3 };
+    int32_t ids[LONG], seqs[N_SEQS], left[N_SEQS];
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    spec_model *m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    for (int32_t i = 0; i < LONG; i++) ids[i] = i % 90;
+    p.n_seq = N_SEQS, p.n_prompt_step = 16;
+    OK(spec_session_open(&s, m, NULL, &p));
+    for (int32_t i = 0; i < N_SEQS; i++) {
+        OK(add_endless(s, &seqs[i], ids, LONG, NULL));
+        left[i] = LONG - 1;
+    }
+    for (int32_t first = 0; first < N_SEQS;) {
+        const spec_step_result *step[N_SEQS];
+        OK(spec_step(s, step, seqs, N_SEQS));
+        assert_true(step[first]->n_prompt_left < left[first]);
+        for (int32_t i = first + 1; i < N_SEQS; i++) assert_int_equal(step[i]->n_prompt_left, left[i]);
+        left[first] = step[first]->n_prompt_left;
+        if (left[first] == 0) first++;
+    }
     spec_session_close(s);
     spec_model_close(m);
 }
@@ -645,12 +883,14 @@ static void check_text(void **state)
 
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 9 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 15 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
         cmocka_unit_test(check_refused_by_mask), cmocka_unit_test(check_refused_later),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
-        cmocka_unit_test(check_text),
+        cmocka_unit_test(check_text), cmocka_unit_test(check_copies),
+        cmocka_unit_test(check_limits), cmocka_unit_test(check_shared_parts), cmocka_unit_test(check_end_text),
+        cmocka_unit_test(check_masks_end), cmocka_unit_test(check_enough),
     };
     backend = support_backend();
     for (size_t i = 0; i < N_REQUEST; i++)

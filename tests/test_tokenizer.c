@@ -283,6 +283,8 @@ static void test_refusals(void **state)
         { "{\"model\": {\"vocab\": {\"a\": \"b\"}}}", "not an integer", SPEC_E_FORMAT },
         { "{\"model\": null}", "\"model\"", SPEC_E_FORMAT },
         { "{\"normalizer\": {\"type\": \"Precompiled\"}}", "'Precompiled'", SPEC_E_UNSUPPORTED },
+        { "{\"normalizer\": {\"type\": \"Strip\", \"strip_right\": true}}", "strip_left", SPEC_E_FORMAT },
+        { "{\"normalizer\": {\"type\": \"Strip\", \"strip_left\": true}}", "strip_right", SPEC_E_FORMAT },
         { "{\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, \"content\": \"\"}}",
           "empty pattern", SPEC_E_UNSUPPORTED },
         { "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"X\"}]}}", "'X'",
@@ -300,6 +302,8 @@ static void test_refusals(void **state)
           "Sequence A", SPEC_E_FORMAT },
         { "{\"post_processor\": {\"type\": \"RobertaProcessing\", \"cls\": [\"x\", 9999], \"sep\": [\"x\", 0]}}",
           "9999", SPEC_E_FORMAT },
+        { "{\"added_tokens\": [{\"id\": 600, \"content\": \"<x>\"}, {\"id\": 601, \"content\": \"<x>\"}]}", "'<x>' occurs twice",
+          SPEC_E_FORMAT },
         { "{\"decoder\": {\"type\": \"CTC\"}}", "'CTC'", SPEC_E_UNSUPPORTED },
         { "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, {\"type\": \"Strip\", "
           "\"content\": "
@@ -310,7 +314,7 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         spec_tokenizer *t;
         spec_status status = open_patched(&t, "gpt2-style", cases[i].patch);
-        if (status != cases[i].code || !strstr(spec_last_error(), cases[i].part))
+        if (status != cases[i].code || !strstr(spec_last_error(), cases[i].part) || !strstr(spec_last_error(), "spec-test-tokenizer-"))
             fail_msg("%s: %s: %s", cases[i].patch, spec_status_name(status), spec_last_error());
         assert_null(t);
     }
@@ -362,6 +366,98 @@ static void test_other_formats(void **state)
         const spec_status status = spec_tokenizer_open(&t, dir, NULL);
         if (status == SPEC_OK || !strstr(spec_last_error(), cases[i].part))
             fail_msg("%s: %s", cases[i].name, status ? spec_last_error() : "opened");
+        assert_int_equal(support_directory_delete(dir), 0);
+    }
+}
+
+/* What the tokenizers package (0.23.3) makes of a text whose spaces go: only where none did is a mark put in front. */
+static void test_stripped(void **state)
+{
+    static const char form[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":{\"type\":\"Strip\",\"strip_left\":%s,\"strip_right\":true},"
+        "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"first\",\"split\":true},"
+        "\"post_processor\":null,\"decoder\":null,\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\xE2\x96\x81\":1,"
+        "\"\xE2\x96\x81""a\":2,\"b\":3,\"\xE2\x96\x81""b\":4},\"merges\":[[\"\xE2\x96\x81\",\"a\"],[\"\xE2\x96\x81\",\"b\"]]}}";
+    static const struct {
+        const char *left, *text;
+        size_t n;
+        int32_t ids[3];
+    } cases[] = {
+        { "true", "a", 1, { 2 } },           { "true", "  a", 1, { 0 } },         { "true", " a b  ", 2, { 0, 4 } },
+        { "true", "a b  ", 2, { 2, 4 } },    { "false", "a", 1, { 2 } },          { "false", "  a", 2, { 1, 2 } },
+        { "false", " a b  ", 2, { 2, 4 } },  { "false", "a b  ", 2, { 2, 4 } },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char json[sizeof form + 8];
+        spec_tokenizer *t;
+        const int n = snprintf(json, sizeof json, form, cases[i].left);
+        OK(open_bytes(&t, json, (size_t)n, NULL));
+        ids list = encode(t, cases[i].text, strlen(cases[i].text), 0);
+        if (list.n != cases[i].n || memcmp(list.id, cases[i].ids, list.n * sizeof *list.id) != 0)
+            fail_msg("strip_left %s, \"%s\": %zu ids, the first %d", cases[i].left, cases[i].text, list.n, list.n ? list.id[0] : -1);
+        free(list.id);
+        spec_tokenizer_close(t);
+    }
+}
+
+/* The table of Nmt, of all characters, as the tokenizers package (0.23.3) has it: how many become spaces and how many go, and the sums of
+ * their numbers. */
+static void test_nmt(void **state)
+{
+    speci_norm nmt = { .kind = SPECI_NORM_NMT };
+    const speci_buf norms = { .data = (char *)&nmt, .n = sizeof nmt };
+    speci_norm_work work = { .a = { .a = &speci_malloc }, .b = { .a = &speci_malloc } };
+    int64_t n_space = 0, n_gone = 0, spaces = 0, gone = 0;
+    (void)state;
+    for (int32_t c = 1; c < 0x110000; c++) {
+        char text[4];
+        const char *out;
+        size_t n_out;
+        bool origin = true;
+        if (c >= 0xD800 && c < 0xE000) continue;
+        const size_t n = speci_utf8_encode(text, c);
+        OK(speci_normalize(&norms, text, n, &origin, &work, &out, &n_out));
+        if (n_out == 0) n_gone++, gone += c;
+        else if (n_out == 1 && *out == ' ') n_space++, spaces += c;
+        else if (n_out != n || memcmp(out, text, n) != 0) fail_msg("U+%04X is changed", (unsigned)c);
+    }
+    assert_true(n_space == 16 && spaces == 203739 && n_gone == 30 && gone == 881);
+    speci_buf_free(&work.a), speci_buf_free(&work.b);
+}
+
+/* Each byte that is no character may become U+FFFD: piece_max has room for that. */
+static void test_broken_piece(void **state)
+{
+    enum { ID = 20000, N = 40 };
+    char patch[256], text[4 * N];
+    int32_t id = ID;
+    spec_tokenizer *t;
+    size_t n;
+    (void)state;
+    int at = snprintf(patch, sizeof patch, "{\"model\": {\"vocab\": {\"");
+    for (int i = 0; i < N; i++) patch[at++] = (char)0xC3, patch[at++] = (char)0xBF; /* GPT-2's character of the byte 0xFF */
+    (void)snprintf(patch + at, sizeof patch - (size_t)at, "\": %d}, \"merges\": []}}", ID);
+    OK(open_patched(&t, "gpt2-style", patch));
+    free(decode(t, &id, 1, 0, &n));
+    assert_int_equal(n, 3 * N);
+    assert_true(support_tokenizer_info(t).piece_max >= 3 * N);
+    OK(spec_tokenizer_decode(t, text, sizeof text, &n, &id, 1, 0));
+    spec_tokenizer_close(t);
+}
+
+/* A file that is larger than any of its kind is not read. */
+static void test_too_large(void **state)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer.model" }, *const begins[] = { "{", "\n" };
+    spec_tokenizer *t;
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        char dir[SUPPORT_DIRECTORY];
+        assert_non_null(support_directory_new(dir));
+        support_write(path_of("%s/%s", dir, names[i]), begins[i], 1);
+        assert_int_equal(truncate(path_of("%s/%s", dir, names[i]), ((off_t)1 << 28) + 1), 0);
+        FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, "more than 268435456 bytes, which is too large");
         assert_int_equal(support_directory_delete(dir), 0);
     }
 }
@@ -574,11 +670,27 @@ static void test_beside_refused(void **state)
         char dir[SUPPORT_DIRECTORY];
         json_t *files = json_loads(cases[i / 2].files, 0, NULL);
         spec_tokenizer *t;
+        assert_non_null(files);
         make_dir(dir, i % 2 ? "tokenizer_spm/bytes.model" : "golden/tokenizers/gpt2-style/tokenizer.json", files);
         FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, cases[i / 2].part);
         assert_int_equal(support_directory_delete(dir), 0);
         json_decref(files);
     }
+}
+
+/* A vocabulary with a gap: the id that the next token would get is another token's. */
+static void test_beside_taken(void **state)
+{
+    char dir[SUPPORT_DIRECTORY];
+    spec_tokenizer *t;
+    (void)state;
+    json_t *files = json_loads("{\"tokenizer.json\": {\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 2}, \"merges\": []}},"
+                               " \"added_tokens.json\": {\"<x>\": 2}}", 0, NULL);
+    assert_non_null(files);
+    make_dir(dir, "golden/tokenizers/gpt2-style/tokenizer.json", files);
+    FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, "the added token '<x>' would get the id 2, which 'b' has");
+    assert_int_equal(support_directory_delete(dir), 0);
+    json_decref(files);
 }
 
 /* ----------------------------------------------------------------------------- things that go wrong --- */
@@ -946,6 +1058,8 @@ int main(void)
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_going_on),     cmocka_unit_test(test_nul),        cmocka_unit_test(test_other_formats),
+        cmocka_unit_test(test_too_large),    cmocka_unit_test(test_stripped),   cmocka_unit_test(test_beside_taken),
+        cmocka_unit_test(test_broken_piece), cmocka_unit_test(test_nmt),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused), cmocka_unit_test(test_overlaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -393,6 +393,13 @@ static void behind(void **state)
     assert_true(n_exact > 20 * (n_some + n_none));
 }
 
+static int32_t the_of(const spec_tokenizer *t)
+{
+    int32_t ids[MOST];
+    assert_int_equal(encode(t, ids, MOST, " the", 0), 1);
+    return ids[0];
+}
+
 /* Tokens that the tokenizer would not have written, and text that would change the last one: nothing. A half character at the end is
  * left out. */
 static void behind_others(void **state)
@@ -405,6 +412,13 @@ static void behind_others(void **state)
     assert_int_equal(the, 1);
     OK(speci_encode_behind(&out, t, letters, 3, " dog", 4));
     assert_int_equal(out.n, 0);
+    for (int32_t n_same = 1; n_same <= 4; n_same++) { /* at least half of the last tokens, which end the tail, are its own */
+        int32_t tail[7] = { letters[0], letters[1], letters[2], the_of(t), the_of(t), the_of(t), the_of(t) };
+        out.n = 0;
+        OK(speci_encode_behind(&out, t, tail, 3 + n_same, " the", 4));
+        assert_int_equal(out.n, n_same >= 3 ? sizeof *ids : 0);
+    }
+    out.n = 0;
     OK(speci_encode_behind(&out, t, letters, 1, "he dog", 6)); /* " t" would become " the" */
     assert_int_equal(out.n, 0);
     OK(speci_encode_behind(&out, t, ids, 1, " dog\xE2\x82", 6));

@@ -48,13 +48,6 @@ static void code_sections(coder *c, speci_corpus_header *h)
     }
 }
 
-static uint64_t checksum(const void *data, size_t n)
-{
-    speci_hash h = { 0 };
-    speci_hash_add(&h, data, n);
-    return speci_hash_value(&h);
-}
-
 size_t speci_corpus_put_header(uint8_t *bytes, const speci_corpus_header *h)
 {
     speci_corpus_header copy = *h;
@@ -64,7 +57,7 @@ size_t speci_corpus_put_header(uint8_t *bytes, const speci_corpus_header *h)
     code32(&c, &version);
     code_shape(&c, &copy.shape);
     code_sections(&c, &copy);
-    uint64_t sum = checksum(bytes, (size_t)(c.at - bytes));
+    uint64_t sum = speci_hash_of(bytes, (size_t)(c.at - bytes));
     code64(&c, &sum, 8);
     return (size_t)(c.at - bytes);
 }
@@ -110,7 +103,7 @@ static spec_status read_header(speci_corpus_header *h, const uint8_t *data, size
     code_sections(&c, h);
     if (n < header_bytes(h->shape.n_context))
         return speci_fail(SPEC_E_FORMAT, "%s: %zu bytes, cut short within its header", name, n);
-    const uint64_t expected = checksum(bytes, (size_t)(c.at - bytes));
+    const uint64_t expected = speci_hash_of(bytes, (size_t)(c.at - bytes));
     code64(&c, &sum, 8);
     if (sum == expected) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT, "%s: its header was changed: the checksum in it is %016llx, its bytes give %016llx", name,
@@ -147,7 +140,7 @@ static spec_status check_section(const speci_corpus_table *t, const uint8_t *at,
                                  const char *what, const char *name)
 {
     const size_t n = (size_t)s->n * (size_t)bytes, first = (size_t)(at - t->file.data);
-    const uint64_t found = checksum(at, n);
+    const uint64_t found = speci_hash_of(at, n);
     if (found == s->checksum) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT, "%s: corrupt between bytes %zu and %zu (%s): the checksum in its header is %016llx, "
                       "these bytes give %016llx", name, first, first + n, what, (unsigned long long)s->checksum,

@@ -169,8 +169,8 @@ struct speci_draft_kind {
     spec_status (*save)(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
     spec_status (*restore)(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
 
-    /* What it has learned from all its sessions, as a file: a whole one, or the one that was there before. load_file: no session
-     * has it; nothing has changed on error. NULL: it learns nothing. */
+    /* Its past, observed in all its sessions, as a file: a whole one, or the one that was there before. load_file: no session
+     * has it; nothing has changed on error. NULL: it keeps none. */
     spec_status (*save_file)(const spec_drafter *d, const char *path);
     spec_status (*load_file)(spec_drafter *d, const char *path);
 
@@ -211,6 +211,8 @@ speci_draft_way speci_draft_way_of(const speci_drafters *all, uint64_t drafters,
 spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending);
 /* Does it find its proposals in texts? Kinds that are made from text do, unless they run a model: microseconds, and no trace. */
 static inline bool speci_draft_looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
+/* Reads n bytes of a saved sequence that nobody has a use for. */
+spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg);
 /* Brings the trees that d has left on the device, when all that was enqueued is there; or, with an error, drops them. */
 spec_status speci_draft_take(speci_draft *d, spec_status status);
 /* The drafter's builder of this number, or NULL. */

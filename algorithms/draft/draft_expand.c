@@ -103,7 +103,6 @@ static spec_status expand(model_draft *m, int32_t seq, int32_t *n_feed)
 static spec_status finish(model_draft *m, int32_t seq)
 {
     model_seq *q = &m->seqs[seq];
-    q->fed.n = q->n_fed; /* what was named last was not fed */
     SPEC_TRY(spec_tree_copy(&m->b->pool, q->ask.tree));
     return speci_builder_trim(m->b, &m->b->pool, q->depth, q->ask.tree);
 }

@@ -205,9 +205,6 @@ uint64_t speci_draft_identity(const spec_drafter *d);
 spec_status speci_draft_save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
 spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
 
-/* Reads n bytes of a saved sequence that nobody needs. */
-spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg);
-
 /* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen. The id that a token of the target is
  * fed by: any other, where the drafter has no row for it, since a builder of the application's may name such a token. */
 spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n);

@@ -82,8 +82,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
 /* The tokens behind `at`, as a chain below the root. */
 static void propose(const speci_draft *d, const speci_draft_seq *q, int32_t at)
 {
-    int32_t most = d->drafter->n_draft < q->depth_max ? d->drafter->n_draft : q->depth_max;
-    if (most > d->site->n_node - 1) most = d->site->n_node - 1;
+    const int32_t most = d->drafter->n_draft < q->depth_max ? d->drafter->n_draft : q->depth_max;
     for (int32_t i = 0; i < most && at + 1 + i < q->n_ids; i++) {
         const int32_t token = q->ids[at + 1 + i];
         if (speci_draft_ends_text(d->site->target, token)) return;

@@ -164,14 +164,14 @@ void spec_drafter_list(void (*each)(void *user, const char *name, const char *ar
     for (const speci_draft_kind *const *k = speci_draft_table; *k; k++) each(user, (*k)->name, (*k)->args, (*k)->help);
 }
 
-/* --- what it has learned --- */
+/* --- its past --- */
 
 spec_status spec_drafter_save(const spec_drafter *d, const char *path)
 {
     SPEC_NEED(d, "drafter");
     SPEC_NEED(path, "path");
     if (!d->kind->save_file)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the drafter \"%s\" learns nothing that could be saved", path, d->kind->name);
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the drafter \"%s\" keeps no past that could be saved", path, d->kind->name);
     return d->kind->save_file(d, path);
 }
 
@@ -180,7 +180,7 @@ spec_status spec_drafter_load(spec_drafter *d, const char *path)
     SPEC_NEED(d, "drafter");
     SPEC_NEED(path, "path");
     if (!d->kind->load_file)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the drafter \"%s\" learns nothing that could be loaded", path, d->kind->name);
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the drafter \"%s\" keeps no past that could be loaded", path, d->kind->name);
     if (atomic_flag_test_and_set(&d->in_use))
         return speci_fail(SPEC_E_STATE, "%s: the drafter serves a session; load before the session is opened", path);
     const spec_status status = d->kind->load_file(d, path);

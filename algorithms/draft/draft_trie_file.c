@@ -162,30 +162,44 @@ spec_status speci_trie_save(const spec_drafter *d, const char *path)
 
 /* --- reading --- */
 
-static spec_status check_header(const trie_header *h, const speci_trie *t, const speci_file *f, const char *path)
+/* How large it is, before all of it is read. */
+static spec_status check_size(const trie_header *h, const speci_trie *t, const speci_file *f, const char *path)
 {
     if (h->version != VERSION)
         return speci_fail(SPEC_E_FORMAT, "%s: version %u of a saved trie; this library reads version %d", path, h->version, VERSION);
     if (f->n != HEADER + SUM + (uint64_t)h->n_node * NODE)
         return speci_fail(SPEC_E_FORMAT, "%s: %zu bytes, where a saved trie of %u nodes has %llu: it was cut short or changed", path, f->n,
                           h->n_node, (unsigned long long)(HEADER + SUM + (uint64_t)h->n_node * NODE));
-    if (h->n_vocab > INT32_MAX || (h->n_node > 0 && other_vocabulary(t, (int32_t)h->n_vocab, h->vocabulary)))
-        return speci_fail(SPEC_E_INVALID, "%s: counts of another vocabulary: it has %u ids, that of this drafter's texts %d", path,
-                          h->n_vocab, t->n_vocab);
-    if (h->depth > (uint32_t)t->past.depth)
-        return speci_fail(SPEC_E_INVALID, "%s: counts of up to %u tokens, this drafter counts up to %d: open it with DEPTH %u", path,
-                          h->depth, t->past.depth, h->depth);
     if (h->n_node >= t->past.cap)
         return speci_fail(SPEC_E_INVALID, "%s: %u nodes, this drafter has room for %u: open it with more MEGABYTES", path, h->n_node,
                           t->past.cap - 1);
     return SPEC_OK;
 }
 
-static spec_status check_file(const speci_file *f, const char *path)
+static spec_status check_counts(const trie_header *h, const speci_trie *t, const char *path)
+{
+    if (h->n_vocab > INT32_MAX || (h->n_node > 0 && other_vocabulary(t, (int32_t)h->n_vocab, h->vocabulary)))
+        return speci_fail(SPEC_E_INVALID, "%s: counts of another vocabulary: it has %u ids, that of this drafter's texts %d", path,
+                          h->n_vocab, t->n_vocab);
+    if (h->depth > (uint32_t)t->past.depth)
+        return speci_fail(SPEC_E_INVALID, "%s: counts of up to %u tokens, this drafter counts up to %d: open it with DEPTH %u", path,
+                          h->depth, t->past.depth, h->depth);
+    return SPEC_OK;
+}
+
+static spec_status read_header(trie_header *h, const speci_file *f, const char *path)
+{
+    const bool has_one = f->n >= HEADER + SUM;
+    if (has_one) SPEC_TRY(speci_file_load(f, path, 0, HEADER));
+    if (!has_one || memcmp(f->data, MAGIC, sizeof MAGIC) != 0)
+        return speci_fail(SPEC_E_FORMAT, "%s: not a saved trie: it does not begin with %s", path, MAGIC);
+    get_header(h, f->data);
+    return SPEC_OK;
+}
+
+static spec_status load(const speci_file *f, const char *path)
 {
     SPEC_TRY(speci_file_load(f, path, 0, f->n));
-    if (f->n < HEADER + SUM || memcmp(f->data, MAGIC, sizeof MAGIC) != 0)
-        return speci_fail(SPEC_E_FORMAT, "%s: not a saved trie: it does not begin with %s", path, MAGIC);
     speci_hash hash = { 0 };
     speci_hash_add(&hash, f->data, f->n - SUM);
     const uint8_t *at = f->data + f->n - SUM;
@@ -217,10 +231,11 @@ static spec_status read_file(spec_drafter *d, const speci_file *f, const char *p
 {
     speci_trie *t = d->own;
     speci_trie_counts past;
-    trie_header h;
-    SPEC_TRY(check_file(f, path));
-    get_header(&h, f->data);
-    SPEC_TRY(check_header(&h, t, f, path));
+    trie_header h = { 0 };
+    SPEC_TRY(read_header(&h, f, path));
+    SPEC_TRY(check_size(&h, t, f, path));
+    SPEC_TRY(load(f, path));
+    SPEC_TRY(check_counts(&h, t, path));
     SPEC_TRY(speci_trie_open(&past, t->past.cap, t->past.period, t->past.depth, d->allocator));
     const spec_status status = read_nodes(&past, &h, f, path);
     if (status != SPEC_OK) {

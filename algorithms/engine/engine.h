@@ -231,7 +231,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r);
 spec_status speci_verify_start(spec_session *s, engine_round *r); /* by r->rule */
 spec_status speci_verify_read(spec_session *s, engine_round *r);  /* parts' path, n_path, token */
 spec_status speci_commit_start(spec_session *s, engine_round *r); /* the device's side: the next pass applies the path */
-spec_status speci_commit_read(spec_session *s, engine_round *r);  /* the host's: ids, and who learns of them: r->told */
+spec_status speci_commit_read(spec_session *s, engine_round *r);  /* the host's: ids, and who is told of them: r->told */
 /* The plain round of the sequence's next step, if that runs ahead: it is queued already. Or NULL. */
 engine_round *speci_flight(const spec_session *s, int32_t seq);
 /* The pass over r is forgotten. */

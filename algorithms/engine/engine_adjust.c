@@ -171,13 +171,12 @@ static void move_window(engine_adjust *a, const engine_seq *q, int32_t to)
     for (const int32_t from = window_begin(a, to); a->from < from; a->from++) count(a, q, a->from, -1), refresh(a, q->ids[a->from]);
 }
 
-/* What was emitted begins elsewhere, after a prompt: everything is counted anew. */
+/* What was emitted begins elsewhere, after a prompt: everything is counted anew, and so each entry refreshed, before the next pass. */
 void speci_adjust_recount(engine_adjust *a)
 {
     if (!a) return;
     memset(a->n_seen, 0, (size_t)a->n_vocab * sizeof *a->n_seen);
     memset(a->n_out, 0, (size_t)a->n_vocab * sizeof *a->n_out);
-    for (int32_t i = 0; i < a->n_edit; i++) a->edits[i] = edit_of(a, a->edits[i].token);
     a->from = a->to = 0;
 }
 

@@ -110,10 +110,10 @@ static spec_status check_context(const spec_session *s, int32_t seq, const spec_
     return SPEC_OK;
 }
 
-/* Do the tree's q rows name distributions of the sequence's proposal? */
-static bool names_probs(const spec_session *s, const engine_seq *q, const spec_tree *t)
+/* Do the tree's q rows name distributions of a proposal? */
+static bool names_probs(const spec_session *s, const spec_tree *t)
 {
-    if (!speci_tree_sampled(t->kind) || !t->q_row || !s->site.q || q->proposal.round == 0) return false;
+    if (!speci_tree_sampled(t->kind) || !t->q_row || !s->site.q) return false;
     for (int32_t i = 1; i < t->n; i++)
         if (t->q_row[t->parent[i]] < 0 || t->q_row[t->parent[i]] >= s->site.n_q) return false;
     return true;
@@ -125,7 +125,7 @@ static void keep_tree(const spec_session *s, engine_part *p, const spec_tree *t)
     const engine_proposal *own = &s->seqs[p->seq].proposal;
     const bool samples = s->seqs[p->seq].request.p.sampling.temperature > 0;
     (void)spec_tree_copy(&p->tree, t); /* fits: it was checked */
-    p->probs_round = samples && names_probs(s, &s->seqs[p->seq], t) ? own->round : 0;
+    p->probs_round = samples && names_probs(s, t) ? own->round : 0;
     p->round = t == &own->tree || (own->round && speci_tree_equal(t, &own->tree)) ? own->round : 0;
 }
 
@@ -151,11 +151,13 @@ static spec_status check_inputs(spec_session *s, const engine_round *r)
     return SPEC_OK;
 }
 
-/* Logits as the requests have them, once the tokens of the trees are known (r->adjusted). */
+/* Logits as the requests have them, once the tokens of the trees are known (r->adjusted). After an error nothing was scored. */
 static spec_status adjust(spec_session *s, engine_round *r)
 {
     const spec_status status = speci_round_adjust(s, r);
-    if (status != SPEC_OK && status != SPEC_E_DEVICE) speci_round_drop(s, r);
+    if (status == SPEC_OK) return SPEC_OK;
+    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) s->exec->kind->break_seq(s->exec, r->part[i].seq);
+    speci_round_drop(s, r);
     return status;
 }
 
@@ -179,8 +181,10 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
                                    .ld_grown = r->pending ? r->pending->ld_grown : 0 };
     const speci_exec_tokens likeliest = { .token = r->likeliest, .next = r->hand_on };
-    SPEC_TRY(s->exec->kind->forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
-    forget_scores(s);
+    const spec_status status = s->exec->kind->forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL);
+    /* A pass that failed on its way has written over rows of the one before. */
+    if (status == SPEC_OK || status == SPEC_E_DEVICE || status == SPEC_E_NOMEM) forget_scores(s);
+    SPEC_TRY(status);
     for (int32_t i = 0; i < r->n; i++) keep_part(s, r, i);
     for (int32_t i = 0; i < r->n && r == &s->round; i++) s->seqs[r->seqs[i]].part = i;
     r->n_part = r->n;

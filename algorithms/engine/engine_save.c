@@ -123,13 +123,6 @@ static void code_section(file_section *d, uint8_t *bytes, bool reads)
     assert(c.at == bytes + SECTION);
 }
 
-static uint64_t checksum(const void *data, size_t n)
-{
-    speci_hash h = { 0 };
-    speci_hash_add(&h, data, n);
-    return speci_hash_value(&h);
-}
-
 static file_model describe(const spec_model *m)
 {
     file_model f = { .dtype = (int32_t)m->dtype, .n_vocab = m->n_vocab, .dim = m->dim, .n_layer = m->n_layer,
@@ -150,7 +143,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     memcpy(t->ids, f->ids, (size_t)f->n_ids * sizeof *t->ids);
     t->n_begun = s->drafters.n;
     t->n_ids = t->n_told = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit, t->n_end = f->n_end;
-    t->n_prompt = f->n_prompt, t->stop = f->stop;
+    t->n_prompt = f->n_prompt;
     t->n_step = f->n_step;
     SPEC_TRY(speci_request_copy(&t->request, s->target, &f->request));
     SPEC_TRY(speci_adjust_copy(&t->adjust, s, f->adjust));
@@ -212,7 +205,7 @@ static spec_status put_header(file_sink *f, file_header *h)
 {
     uint8_t bytes[HEADER] = { 0 };
     code_header(h, bytes, false);
-    uint64_t value = checksum(bytes, HEADER - 8);
+    uint64_t value = speci_hash_of(bytes, HEADER - 8);
     code64(&(file_coder){ bytes + HEADER - 8, false }, &value);
     return put(f, bytes, sizeof bytes);
 }
@@ -339,7 +332,7 @@ static spec_status get_header(file_source *f, file_header *h)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: version %u, this library reads version %d", h->version,
                           VERSION);
     code64(&(file_coder){ bytes + HEADER - 8, true }, &sum);
-    if (sum != checksum(bytes, HEADER - 8))
+    if (sum != speci_hash_of(bytes, HEADER - 8))
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its header was changed: the checksum does not fit");
     return SPEC_OK;
 }
@@ -440,24 +433,13 @@ static spec_status read_ids(spec_session *s, engine_seq *q, const file_header *h
     return status;
 }
 
-static spec_status skip(file_source *f, uint64_t n)
-{
-    uint8_t bytes[4 * PIECE];
-    while (n > 0) {
-        const size_t some = n < sizeof bytes ? (size_t)n : sizeof bytes;
-        SPEC_TRY(get(f, bytes, some));
-        n -= some;
-    }
-    return SPEC_OK;
-}
-
 /* The text goes on where it was: what was held back is told with the next step, unless a stop string is found in it. */
 static spec_status read_text(spec_session *s, engine_seq *q, const file_header *h, file_source *f)
 {
     engine_text *t = &q->text;
     uint8_t bytes[PIECE];
     speci_text_begin(t, s->target, q->ids, (size_t)q->n_ids);
-    if (!t->tokenizer || !(h->flags & FLAG_TEXT)) return skip(f, (uint64_t)h->n_text);
+    if (!t->tokenizer || !(h->flags & FLAG_TEXT)) return speci_draft_skip((uint64_t)h->n_text, get, f);
     t->stream = h->stream;
     for (int32_t left = h->n_text, n; left > 0; left -= n) {
         n = left < PIECE ? left : PIECE;
@@ -489,7 +471,7 @@ static spec_status get_drafters(spec_session *s, int32_t seq, int32_t n, file_so
         code_section(&section, bytes, true);
         speci_draft *d = find_drafter(s, &section, done);
         const speci_draft_seq q = speci_sequence_asked(s, seq);
-        SPEC_TRY(d ? d->kind->restore(d, &q, section.bytes, get, f) : skip(f, section.bytes));
+        SPEC_TRY(d ? d->kind->restore(d, &q, section.bytes, get, f) : speci_draft_skip(section.bytes, get, f));
         if (d) done[d - s->drafters.draft] = true;
     }
     return SPEC_OK;

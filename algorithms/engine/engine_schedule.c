@@ -107,13 +107,21 @@ static spec_status make_move(spec_session *s, engine_round *r, const move *m)
     return status;
 }
 
+static bool takes_part(const engine_round *r, int32_t seq)
+{
+    for (int32_t i = 0; i < r->n; i++)
+        if (r->seqs[i] == seq) return true;
+    return false;
+}
+
 /* After an error nothing is left of what the schedule has begun: a later round would meet its results. What the device did for
- * the sequences is not known where that has failed. */
+ * the sequences is not known where that has failed; others may have been scored before. */
 static spec_status give_up(spec_session *s, engine_round *r, spec_status status)
 {
     char text[512];
     (void)snprintf(text, sizeof text, "%s", spec_last_error());
-    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) s->exec->kind->break_seq(s->exec, r->part[i].seq);
+    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++)
+        if (takes_part(r, r->part[i].seq)) s->exec->kind->break_seq(s->exec, r->part[i].seq);
     if (r->by_shape || r->pending) {
         if (r->by_shape) speci_round_drop(s, r);
         (void)speci_draft_read(s, r);
@@ -181,7 +189,7 @@ static bool skips(const move *m, bool in_flight, bool goes_on)
     return m->round == NEXT ? !goes_on : queues && in_flight;
 }
 
-/* The choice learns what a plain step has come to. */
+/* The choice is updated by what a plain step has come to. */
 static void begin_outcome(spec_session *s, engine_round *r, double start)
 {
     r->part[0].round = ++s->n_round;

@@ -156,7 +156,6 @@ spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *id
     speci_watch_forget(s, seq);
     SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
     q->n_prompt = q->n_ids;
-    q->stop = SPEC_STOP_NONE;
     speci_adjust_recount(q->adjust);
     speci_text_goes_on(&q->text, (size_t)q->n_ids);
     set_limit(s, q);

@@ -107,7 +107,7 @@ static void end_watches(spec_session *s, const engine_part *p)
     const engine_seq *q = &s->seqs[p->seq];
     for (int32_t k = 0; k < s->drafters.n; k++) {
         engine_watch *w = &s->watches[k * s->n_seq + p->seq];
-        if (w->n_ids != q->n_ids - p->n_path || was_asked(s, &q->proposal, k)) w->on = false;
+        if (was_asked(s, &q->proposal, k)) w->on = false;
         if (w->on) follow(s, k, p->seq);
     }
 }

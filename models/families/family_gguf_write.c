@@ -145,12 +145,6 @@ static spec_status add(gguf_writing *w, gguf_stored **out, const char *name)
     return SPEC_OK;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), n_end = strlen(end);
-    return n >= n_end && strcmp(s + n - n_end, end) == 0;
-}
-
 static bool has(const char *name, const char *part) { return strstr(name, part) != NULL; }
 
 /* [n_channel][1][width] is [n_channel][width] there. */
@@ -177,8 +171,8 @@ static void fold(const gguf_writing *w, gguf_stored *t)
 {
     const bool mamba1 = strcmp(w->row->architecture, "mamba") == 0;
     if (t->n_dim != 1 || mamba1) return;
-    if (ends_with(t->name, ".ssm_a") || ends_with(t->name, ".ssm_d")) t->n_dim = 2;
-    if (!ends_with(t->name, ".ssm_norm.weight")) return;
+    if (speci_ends_with(t->name, ".ssm_a") || speci_ends_with(t->name, ".ssm_d")) t->n_dim = 2;
+    if (!speci_ends_with(t->name, ".ssm_norm.weight")) return;
     const int64_t said = whole(w, "n_groups"), n_group = said ? said : whole(w, "mamba_n_groups");
     if (n_group < 1 || t->dim[0] % n_group) return;
     t->n_dim = 2;
@@ -195,7 +189,7 @@ static void transform(const gguf_writing *w, gguf_stored *t)
     t->head_dim = (int32_t)whole(w, "head_dim");
     if (form->pairs_together && (q || k)) t->order = GGUF_PAIRS_TOGETHER;
     if (form->qkv_in_order && has(t->name, ".attn_qkv.")) t->order = GGUF_QKV_IN_ORDER;
-    if (form->decays && ends_with(t->name, ".ssm_a")) t->map = GGUF_MINUS_EXP;
+    if (form->decays && speci_ends_with(t->name, ".ssm_a")) t->map = GGUF_MINUS_EXP;
     if (form->norms && has(t->name, "_norm.")) t->map = GGUF_PLUS_ONE;
 }
 

@@ -38,11 +38,7 @@ bool speci_has_file(const char *dir, const char *name)
 
 static bool fits(const char *dir, const char *name)
 {
-    const size_t n = strlen(name);
-    char path[MODEL_MAX_PATH];
-    if (name[0] == '*') return speci_dir_has_ending(dir, name + 1);
-    if (name[n - 1] == '/') return speci_path_join(path, sizeof path, dir, name) == SPEC_OK && speci_is_directory(path);
-    return speci_has_file(dir, name);
+    return name[0] == '*' ? speci_dir_has_ending(dir, name + 1) : speci_has_file(dir, name);
 }
 
 spec_status speci_directory_refuse(const char *dir, const char *missing)

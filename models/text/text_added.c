@@ -35,8 +35,8 @@ static spec_status need_word(speci_added_set *s, const speci_added *token)
 spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token)
 {
     if (token->id < 0 || token->id >= SPECI_TOK_ID_LIMIT)
-        return speci_fail(SPEC_E_FORMAT, "added token '%.*s' has the id %d, expected 0 to %d", n > 64 ? 64 : (int)n,
-                          content, token->id, SPECI_TOK_ID_LIMIT - 1);
+        return speci_fail(SPEC_E_FORMAT, "%s: added token '%.*s' has the id %d, expected 0 to %d",
+                          s->ids.file ? s->ids.file : "added tokens", n > 64 ? 64 : (int)n, content, token->id, SPECI_TOK_ID_LIMIT - 1);
     speci_added item = *token;
     size_t index = s->items.n / sizeof item;
     item.offset = item.shown_offset = s->text.n;

@@ -106,7 +106,11 @@ static spec_status put(spec_tokenizer *t, const char *file, const char *content,
     token.id = speci_vocab_find(&t->vocab, content, n);
     if (token.id >= 0) return speci_added_put(&t->added, content, n, &token);
     token.id = next_id(t);
-    if ((id >= 0 && id != token.id) || speci_tokenizer_string(t, token.id, &n_other))
+    const char *other = speci_tokenizer_string(t, token.id, &n_other);
+    if (other)
+        return speci_fail(SPEC_E_FORMAT, "%s: %s: the added token '%.*s' would get the id %d, which '%.*s' has: ids in front are free",
+                          t->path, file, n > 64 ? 64 : (int)n, content, token.id, n_other > 64 ? 64 : (int)n_other, other);
+    if (id >= 0 && id != token.id)
         return speci_fail(SPEC_E_FORMAT, "%s: %s: the added token '%.*s' has the id %lld, expected %d, the next that is free: "
                           "the file is of another vocabulary", t->path, file, n > 64 ? 64 : (int)n, content, (long long)id,
                           token.id);

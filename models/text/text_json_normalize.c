@@ -53,12 +53,18 @@ static spec_status norm_byte_level(spec_tokenizer *t, const json_t *json, int de
     return norm_plain(t, SPECI_NORM_BYTE_LEVEL);
 }
 
+/* The reference does not load a file without both. */
 static spec_status norm_strip(spec_tokenizer *t, const json_t *json, int depth)
 {
-    (void)depth;
+    static const char *const keys[] = { "strip_left", "strip_right" };
     speci_norm norm = { .kind = SPECI_NORM_STRIP };
-    SPEC_TRY(speci_text_read_bool(t->path, json, "strip_left", true, &norm.left));
-    SPEC_TRY(speci_text_read_bool(t->path, json, "strip_right", true, &norm.right));
+    bool *const sides[] = { &norm.left, &norm.right };
+    (void)depth;
+    for (int i = 0; i < 2; i++) {
+        const json_t *value = json_object_get(json, keys[i]);
+        if (!json_is_boolean(value)) return speci_text_bad(t->path, keys[i], "true or false");
+        *sides[i] = json_is_true(value);
+    }
     return put_norm(t, &norm);
 }
 

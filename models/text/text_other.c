@@ -5,12 +5,6 @@
 
 #define MAKE "make tokenizer.json (transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), n_end = strlen(end);
-    return n >= n_end && strcmp(s + n - n_end, end) == 0;
-}
-
 /* "IQ== 0", a token in base64 and its rank, is tiktoken's first line. */
 static bool is_tiktoken(const uint8_t *data, size_t n)
 {
@@ -24,9 +18,9 @@ static bool is_tiktoken(const uint8_t *data, size_t n)
 
 spec_status speci_tokenizer_refuse_other(const char *path, const uint8_t *data, size_t n)
 {
-    if (ends_with(path, "tekken.json"))
+    if (speci_ends_with(path, "tekken.json"))
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tekken files are not read: " MAKE, path);
-    if (ends_with(path, ".tiktoken") || is_tiktoken(data, n))
+    if (speci_ends_with(path, ".tiktoken") || is_tiktoken(data, n))
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tiktoken files are not read: " MAKE, path);
     return SPEC_OK;
 }

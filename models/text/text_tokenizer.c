@@ -54,8 +54,8 @@ static spec_status find_file(const char *path, char *file, size_t cap)
 /* By its name; else JSON begins with a brace, and no SentencePiece model does, whose first byte is a field's key (0x0A). */
 static bool looks_like_json(const char *path, const uint8_t *data, size_t n)
 {
-    size_t i = 0, n_path = strlen(path);
-    if (n_path > 5 && strcmp(path + n_path - 5, ".json") == 0) return true;
+    size_t i = 0;
+    if (speci_ends_with(path, ".json")) return true;
     while (i < n && (data[i] == ' ' || data[i] == '\t' || data[i] == '\n' || data[i] == '\r')) i++;
     return i < n && data[i] == '{';
 }
@@ -72,6 +72,7 @@ static spec_status finish(spec_tokenizer *t)
 
 static spec_status read_bytes(spec_tokenizer *t, const speci_file *file, const speci_beside *beside)
 {
+    SPEC_TRY(speci_file_refuse_large(file->n, SPECI_TOK_FILE_MAX, t->path));
     SPEC_TRY(speci_file_load(file, t->path, 0, file->n));
     SPEC_TRY(speci_file_refuse_pointer(file->data, file->n, t->path));
     SPEC_TRY(speci_tokenizer_refuse_other(t->path, file->data, file->n));
@@ -146,6 +147,7 @@ static spec_status open_file(spec_tokenizer *t, const char *path)
     SPEC_TRY(find_file(path, file, sizeof file));
     t->path = speci_strdup(&t->allocator, file);
     if (!t->path) return SPEC_E_NOMEM;
+    t->vocab.file = t->added.ids.file = t->path;
     SPEC_TRY(read_file(t));
     SPEC_TRY(check_template(t, &t->before));
     SPEC_TRY(check_template(t, &t->after));

@@ -52,6 +52,7 @@ typedef struct speci_vocab {
     uint32_t *slot;    /* [n_slot] open addressing: entry + 1 */
     size_t n_slot, n;
     size_t longest; /* bytes of the longest string */
+    const char *file; /* that they are read from, for messages; NULL: none */
 } speci_vocab;
 void speci_vocab_init(speci_vocab *v, const spec_allocator *a);
 void speci_vocab_free(speci_vocab *v);

@@ -78,12 +78,13 @@ static spec_status set_by_id(speci_vocab *v, int32_t id, uint32_t entry)
 
 spec_status speci_vocab_add(speci_vocab *v, const char *s, size_t n, int32_t id)
 {
+    const char *file = v->file ? v->file : "a vocabulary";
     if (id < 0 || id >= SPECI_TOK_ID_LIMIT)
-        return speci_fail(SPEC_E_FORMAT, "token '%.*s' has the id %d, expected 0 to %d", n > 64 ? 64 : (int)n, s, id,
+        return speci_fail(SPEC_E_FORMAT, "%s: token '%.*s' has the id %d, expected 0 to %d", file, n > 64 ? 64 : (int)n, s, id,
                           SPECI_TOK_ID_LIMIT - 1);
     SPEC_TRY(grow_slots(v));
     size_t slot = find_slot(v, s, n);
-    if (v->slot[slot]) return speci_fail(SPEC_E_FORMAT, "token '%.*s' occurs twice", n > 64 ? 64 : (int)n, s);
+    if (v->slot[slot]) return speci_fail(SPEC_E_FORMAT, "%s: token '%.*s' occurs twice", file, n > 64 ? 64 : (int)n, s);
     vocab_entry e = { v->text.n, n, id };
     SPEC_TRY(speci_buf_add(&v->text, s, n));
     SPEC_TRY(speci_buf_add(&v->entries, &e, sizeof e));

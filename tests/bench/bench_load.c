@@ -1,7 +1,7 @@
 /* bench_load.c - so many sequences at once, with drafters beside plainly: tokens per second of all of them.
  *
  * Each sequence that has its --predict tokens makes room for the next prompt, so that there are always as many; prompts are not
- * counted. Plain and drafted runs take turns, each with a session of its own, so what a choice learns is part of its run; of either
+ * counted. Plain and drafted runs take turns, each with a session of its own, so what a choice observes is part of its run; of either
  * the fastest run counts, and its longest step is told. */
 #include <string.h>
 
