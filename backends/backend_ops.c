@@ -100,11 +100,13 @@ spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, con
     return speci_fail(SPEC_E_UNSUPPORTED, "backend %s: operation of unknown kind %d", ops->name, (int)op->kind);
 }
 
+/* An operation of the library's own: its kind is one that there is. */
 spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step)
 {
-    if (is_known(op) && ops->op[op->kind].run) return ops->op[op->kind].run(q, op);
-    if (is_known(op) && speci_op_kinds[op->kind].fallback) return speci_op_kinds[op->kind].fallback(ops, q, op, step);
-    return speci_fail(SPEC_E_UNSUPPORTED, "a plan holds an operation of unknown kind %d", (int)op->kind);
+    const speci_op_kind *kind = &speci_op_kinds[op->kind];
+    if (ops->op[op->kind].run) return ops->op[op->kind].run(q, op);
+    if (kind->fallback) return kind->fallback(ops, q, op, step);
+    return speci_fail(SPEC_E_UNSUPPORTED, "backend %s has no operation %s", ops->name, kind->name);
 }
 
 /* --- plans --- */
