@@ -417,6 +417,8 @@ static const refused_case refused[] = {
     { "llama", "rope.scaling.type", "ntk", 0, SPEC_E_UNSUPPORTED, "rope_type is \"ntk\"" },
     { "llama", "rope.scaling.type", "none", 0, SPEC_OK, "" },
     { "llama", "rope.scaling.alpha", NULL, 3, SPEC_E_UNSUPPORTED, "llama.rope.scaling.alpha is 3" },
+    { "llama", "rope_scaling", "x", 0, SPEC_E_FORMAT, "llama.rope_scaling is no key of GGUF files, which say this by llama.rope.scaling." },
+    { "llama", "hidden.size", NULL, 4, SPEC_E_FORMAT, "llama.hidden.size is no key of GGUF files, which say this by llama.embedding_length" },
     { "llama", "attention.causal", NULL, 0, SPEC_E_UNSUPPORTED, "llama.attention.causal is 0: attention in both directions" },
     { "llama", "something.else", NULL, 3, SPEC_OK, "" },
     { "olmo2", "attention.sliding_window_pattern", "[]", 2, SPEC_E_FORMAT,

@@ -96,7 +96,17 @@ const gguf_key *speci_gguf_find_key(const gguf_key *list, const char *key)
     return NULL;
 }
 
-/* A key in no list goes by its own name: it is refused where that tells of mathematics, else reported (files_config_keys.c). */
+/* The key of a list that becomes config's `name`, or a part of that; or NULL. */
+static const gguf_key *maker_of(const gguf_key *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (; list && list->gguf; list++)
+        if (list->config && strncmp(list->config, name, n) == 0 && (list->config[n] == '\0' || list->config[n] == '.')) return list;
+    return NULL;
+}
+
+/* A key in no list goes by its own name: it is refused where that tells of mathematics, or is what other keys become, else reported
+ * (files_config_keys.c). */
 static spec_status take_key(gguf_reading *r, const model_gguf *row, const speci_gguf_pair *pair, const char *key)
 {
     char own[KEY_MAX];
@@ -106,6 +116,11 @@ static spec_status take_key(gguf_reading *r, const model_gguf *row, const speci_
     snprintf(own, sizeof own, "%s", key);
     for (char *s = own; *s; s++)
         if (*s == '.') *s = '_';
+    const gguf_key *maker = known ? NULL : maker_of(row->keys, own);
+    if (!known && !maker) maker = maker_of(speci_gguf_shared, own);
+    if (maker)
+        return speci_fail(SPEC_E_FORMAT, "%s: %s is no key of GGUF files, which say this by %s.%s", r->file->file, pair->key, r->architecture,
+                          maker->gguf);
     json_t *value;
     SPEC_TRY(speci_gguf_take(&value, r->file, pair->key, &pair->value));
     return speci_gguf_set(r, known ? known->config : own, value, pair->key);
