@@ -119,8 +119,8 @@ static spec_status take_key(gguf_reading *r, const model_gguf *row, const speci_
     const gguf_key *maker = known ? NULL : maker_of(row->keys, own);
     if (!known && !maker) maker = maker_of(speci_gguf_shared, own);
     if (maker)
-        return speci_fail(SPEC_E_FORMAT, "%s: %s is no key of GGUF files, which say this by %s.%s", r->file->file, pair->key, r->architecture,
-                          maker->gguf);
+        return speci_fail(SPEC_E_FORMAT, "%s: %s is no key of GGUF files, which say this by %s.%s", r->file->file, pair->key,
+                          r->architecture, maker->gguf);
     json_t *value;
     SPEC_TRY(speci_gguf_take(&value, r->file, pair->key, &pair->value));
     return speci_gguf_set(r, known ? known->config : own, value, pair->key);
