@@ -176,8 +176,9 @@ static spec_status time_first_sizes(const timing *t, int32_t n_seq, int32_t n_ma
     const int32_t large = speci_max32(size_below(n_max), 1), small = speci_max32(size_below(large), 1);
     double ms;
     SPEC_TRY(time_first(t, n_seq, large, out));
-    if (small < large) SPEC_TRY(time_first(t, n_seq, small, &ms));
-    if (small < large && ms < *out) *out = ms;
+    if (small == large) return SPEC_OK;
+    SPEC_TRY(time_first(t, n_seq, small, &ms));
+    if (ms < *out) *out = ms;
     return SPEC_OK;
 }
 

@@ -21,11 +21,12 @@ typedef struct net_arena {
     char *base;
     size_t n;
 } net_arena;
-/* 256-byte aligned */
+/* What is handed out is 256-byte aligned. */
+static inline size_t net_aligned(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 static inline void *net_take(net_arena *arena, size_t bytes)
 {
     void *p = arena->base ? arena->base + arena->n : NULL;
-    arena->n += (bytes + 255) & ~(size_t)255;
+    arena->n += net_aligned(bytes);
     return p;
 }
 

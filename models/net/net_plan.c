@@ -69,7 +69,7 @@ size_t speci_net_rows_bytes(const spec_model *model, int32_t rows)
 static size_t replay_bytes(const net_emitter *e)
 {
     const spec_model *m = e->model;
-    return ((size_t)e->shape->n_cache * 2 * (size_t)widths_of(m).channel * speci_dtype_bytes(m->dtype) + 255) & ~(size_t)255;
+    return net_aligned((size_t)e->shape->n_cache * 2 * (size_t)widths_of(m).channel * speci_dtype_bytes(m->dtype));
 }
 
 static void take_tensors(net_emitter *e)
@@ -211,9 +211,10 @@ static void pick(net_emitter *e)
         plans->n_op[NET_REPLAY] = plans->n_op[NET_FOLD] = plans->n_op[SPEC_PHASE_DECODE];
         return;
     }
+    const size_t bytes = replay_bytes(e);
     for (int32_t i = 0, n_scan = 0; i < plans->n_op[SPEC_PHASE_DECODE]; i++) {
         spec_op op = plans->ops[SPEC_PHASE_DECODE][i];
-        char *const replay = (char *)e->replay + (size_t)(n_scan % REPLAY_PLACES) * replay_bytes(e);
+        char *const replay = (char *)e->replay + (size_t)(n_scan % REPLAY_PLACES) * bytes;
         if (!speci_op_kinds[op.kind].replays) continue;
         if (op.kind == SPEC_OP_CONV && op.u.conv.replay_y) op.u.conv.replay_y = replay;
         if (op.kind == SPEC_OP_SCAN) op.u.scan.replay_y = replay, n_scan++;

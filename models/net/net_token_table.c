@@ -10,7 +10,7 @@ static const model_token_info *info_of(const net_exec *net) { return net->base.m
 static size_t table_bytes(const net_exec *net)
 {
     const size_t n = (size_t)info_of(net)->n_hot;
-    return (n * n * speci_dtype_bytes(net->base.model->dtype) + 255) / 256 * 256;
+    return net_aligned(n * n * speci_dtype_bytes(net->base.model->dtype));
 }
 
 size_t speci_net_table_bytes(const net_exec *net)
