@@ -225,6 +225,8 @@ static const odd_row odd_rows[] = {
     { "one number, top_p", { -INF, 7, NAN, -INF }, { 0, 1, 0, 0 }, -INF, { 1.0f, 0, 0.9f, 0.0f, 0 } },
     { "one number, all", { -INF, 7, NAN, -INF }, { 0, 1, 0, 0 }, NAN, { 1.0f, 6, 0.9f, 0.1f, 0 } },
     { "nothing", { -INF, NAN, -INF, -INF }, { 0 }, -INF, { 1.0f, 0, 0.0f, 0.0f, 0 } },
+    { "nothing, top_k", { -INF, NAN, -INF, -INF }, { 0 }, -INF, { 1.0f, 2, 0.0f, 0.0f, 0 } },
+    { "nothing, top_p", { -INF, NAN, -INF, -INF }, { 0 }, -INF, { 1.0f, 0, 0.9f, 0.0f, 0 } },
     { "nothing, min_p", { -INF, NAN, -INF, -INF }, { 0 }, -INF, { 1.0f, 0, 0.0f, 0.1f, 0 } },
     { "no number", { NAN, NAN, NAN, NAN }, { 0 }, NAN, { 1.0f, 0, 0.0f, 0.0f, 0 } },
     { "no number, all", { NAN, NAN, NAN, NAN }, { 0 }, NAN, { 1.0f, 6, 0.9f, 0.1f, 0 } },

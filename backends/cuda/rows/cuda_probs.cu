@@ -403,12 +403,13 @@ static __device__ __forceinline__ probs_values probs_of(probs_shared *s, const p
     probs_values l;
     l.r = probs_begin(s, a, i);
     l.min_p = how.min_p, l.border_id = 0xffffffffu;
-    l.border = l.r.top == -CUDART_INF_F ? CUDART_INF_F : -CUDART_INF_F; /* infinity: no entry has a distribution */
+    const bool has_any = l.r.top > -CUDART_INF_F;
+    l.border = has_any ? -CUDART_INF_F : CUDART_INF_F; /* infinity: no entry has a distribution */
     unsigned long long mass = 0;
     if ((how.top_k > 0 && how.top_k < a.n_valid) || (how.top_p > 0.0f && how.top_p < 1.0f)) {
         const probs_narrowed left = probs_narrow(s, l.r, how, a.n_valid);
         mass = left.mass;
-        if (left.least > 1) l.border = rank_value(left.least), l.border_id = (unsigned)rank_id(left.least);
+        if (has_any && left.least > 1) l.border = rank_value(left.least), l.border_id = (unsigned)rank_id(left.least);
     }
     if (mass == 0 || how.min_p > 0.0f) {
         unsigned long long mine = 0;
