@@ -371,12 +371,12 @@ static void check_lag(const char *name)
         while (n < N_SEQ && behind[n] == i) n++;
         step_plainly(r.s, r.seqs, n);
     }
-    const double lag = r.s->choice.costs.lag(r.s, 0, false), start = late_now();
+    const double lag = r.s->choice.costs.lag(r.s, 0, r.s->round.n, false), start = late_now();
     OK(spec_draft(r.s, trees, r.seqs, N_SEQ));
     assert_true(lag == 5 * LATE_MS);
     if (late_now() - start != lag + 2 * LATE_MS)
         fail_msg("%s: the draft took %g ms, %g of them to catch up", name, late_now() - start, lag);
-    assert_true(r.s->choice.costs.lag(r.s, 0, false) == 0);
+    assert_true(r.s->choice.costs.lag(r.s, 0, r.s->round.n, false) == 0);
     finish(&r);
     spec_model_close(m);
 }

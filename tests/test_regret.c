@@ -561,43 +561,45 @@ static double load_first_ms(const void *arg, int32_t source, int32_t n_seq)
     return source < 0 && n_seq > 1 ? ((const load_case *)arg)->first_ms : 0;
 }
 
-static double load_lag_ms(const void *arg, int32_t source, bool is_new)
+static double load_lag_ms(const void *arg, int32_t source, int32_t n_seq, bool is_new)
 {
     const load_case *l = arg;
-    (void)source, (void)is_new;
+    (void)source, (void)n_seq, (void)is_new;
     return l->n_behind * l->lag_ms;
 }
 
-static double arm_ms(const load_case *l, int32_t arm, int32_t n_seq)
+/* With drafts for n_ask of the sequences. */
+static double round_ms(const load_case *l, int32_t n_seq, int32_t n_ask)
 {
-    return arm == 0 ? load_target_ms(l, n_seq, n_seq)
-                    : load_target_ms(l, n_seq, (1 + N_DRAFT) * n_seq) + load_draft_ms(l, 0, n_seq);
+    const double plain = load_target_ms(l, n_seq, n_seq);
+    return n_ask == 0 ? plain : (load_target_ms(l, n_seq, n_seq + N_DRAFT * n_ask) + load_draft_ms(l, 0, n_ask)) * l->error;
 }
 
-/* What rounds of a choice took, would have taken by the best arm for as many tokens, and plainly; how many drafted. */
+/* What rounds of a choice took, would have taken by the best arm for as many tokens, and plainly; how many drafted, and those that did for
+ * some of the sequences. */
 typedef struct load_ms {
     double all, best, plain;
-    int32_t n_drafted;
+    int32_t n_drafted, n_part;
 } load_ms;
 
 static load_ms play_load(speci_choice *c, load_case *l, int32_t n, int32_t n_round, uint64_t *random)
 {
-    const double emitted[2] = { 1, expected(l->chance, N_DRAFT) };
+    const double emitted = expected(l->chance, N_DRAFT), plain = round_ms(l, n, 0), best = fmin(plain, round_ms(l, n, n) / emitted);
     load_ms out = { 0 };
     for (int32_t i = 0; i < n_round; i++) {
-        const int32_t arm = speci_choice_arm(c, n);
-        const double took[2] = { arm_ms(l, 0, n), arm_ms(l, 1, n) * l->error };
+        const int32_t arm = speci_choice_arm(c, n), n_ask = arm == 1 ? c->n_ask : 0;
+        const double share = (double)n_ask / n, tokens = 1 - share + share * emitted, took = round_ms(l, n, n_ask);
         const double first = arm == 1 && out.n_drafted < N_FIRST ? load_first_ms(l, -1, n) : 0;
-        const double lag = arm == 1 && n > 1 ? load_lag_ms(l, 0, false) : 0;
+        const double lag = arm == 1 && n > 1 ? load_lag_ms(l, 0, n_ask, false) : 0;
         speci_asks asks = { 0 };
-        speci_outcome o = { .n_seq = n, .n_emitted = n, .n_row = n, .ms = took[arm] + first + lag, .asks = &asks };
-        for (int32_t k = 0; k < n && arm == 1; k++) {
+        speci_outcome o = { .n_seq = n, .n_emitted = n, .n_row = n, .ms = took + first + lag, .asks = &asks };
+        for (int32_t k = 0; k < n_ask; k++) {
             const int32_t n_accepted = draw_emitted(l->chance, N_DRAFT, random) - 1;
             speci_asks_add(&asks, N_DRAFT, n_accepted);
             o.n_emitted += n_accepted, o.n_row += N_DRAFT;
         }
-        out.all += o.ms, out.n_drafted += arm;
-        out.best += fmin(took[0], took[1] / emitted[1]) * emitted[arm], out.plain += took[0] * emitted[arm];
+        out.all += o.ms, out.n_drafted += arm, out.n_part += n_ask > 0 && n_ask < n;
+        out.best += best * tokens, out.plain += plain * tokens;
         speci_choice_update(c, arm, &o);
         l->n_behind = arm == 1 ? 0 : l->n_behind + 1;
     }
@@ -655,6 +657,11 @@ static const short_case shorts[] = {
     { { 0.7, 1.3, 512, 8, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
     { { 0.7, 1.3, 512, 8, 0, 0 }, 6000, { 1.3, 1.3, 1.3, 1.3 } },
     { { 0.1, 1.3, 64, 0, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.7, 1, 64, 0, 0, 0 }, 64, { 1.6, 1.6, 1.6, 1.2 } },
+    { { 0.7, 1, 48, 0, 0, 0 }, 64, { 1.6, 1.6, 1.4, 1 } },
+    { { 0.8, 1, 48, 0, 0, 0 }, 64, { 1.6, 1.6, 1.4, 1 } },
+    { { 0.1, 1, 64, 0, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
+    { { 0.3, 1, 64, 0, 0, 0 }, 64, { 0.98, 0.98, 0.98, 0.98 } },
     { { 0.7, 1.3, 512, 0.55, 0, 0 }, 64, { 1.5, 1.5, 1.5, 1.5 } },
     { { 0.1, 1.3, 32, 0, 0.2, 0 }, 256, { 0.98, 0.98, 1, 1 } },
     { { 0.3, 1.3, 512, 0, 0.2, 0 }, 256, { 0.98, 0.98, 0.98, 0.98 } },
@@ -673,12 +680,12 @@ static void check_shorts(const short_case *s)
             two_arms t;
             uint64_t random = seed;
             const load_ms ms = play_load(open_two(&t, &s->of), &t.of, n_seqs[i], s->n_round, &random);
-            sum.all += ms.all, sum.plain += ms.plain, sum.n_drafted += ms.n_drafted;
+            sum.all += ms.all, sum.plain += ms.plain, sum.n_drafted += ms.n_drafted, sum.n_part += ms.n_part;
         }
-        print_message("  %d sequences, %d rounds, %g free, %g accepted, %g ms at first, %g behind each: %d drafted, %.4f of plain "
-                      "decoding\n",
+        print_message("  %d sequences, %d rounds, %g free, %g accepted, %g ms at first, %g behind each: %d drafted, %d in part, "
+                      "%.4f of plain decoding\n",
                       n_seqs[i], s->n_round, s->of.n_free, s->of.chance, s->of.first_ms, s->of.lag_ms, sum.n_drafted / N_SEED,
-                      sum.plain / sum.all);
+                      sum.n_part / N_SEED, sum.plain / sum.all);
         if (!(sum.plain / sum.all >= s->least[i])) fail_msg("%d sequences: not %g of plain decoding", n_seqs[i], s->least[i]);
     }
 }
@@ -723,6 +730,63 @@ static void check_load(void **state)
     check_lost("load", sum / (N_SEED * N_LOAD) / (double)(sizeof cases / sizeof *cases), 0.02, -0.01);
 }
 
+/* A trial that would lose too much with all sequences asks for one, the first. What that brings is known of all: they are asked then. */
+enum { N_SEQ = 8 };
+static int32_t n_requests;
+static spec_status propose_counted(void *user_data, spec_draft_request *requests, int32_t n)
+{
+    n_requests += n;
+    return propose(user_data, requests, n);
+}
+
+/* Returns how many sequences were asked. All drafts are accepted. */
+static int32_t play_all(spec_session *s, const int32_t *seqs)
+{
+    static const int32_t path[] = { 0, 1, 2, 3, 4, 5 };
+    const spec_tree *trees[N_SEQ];
+    int32_t n_row = 0;
+    n_requests = 0;
+    OK(spec_draft(s, trees, seqs, N_SEQ));
+    for (int32_t i = 0; i < N_SEQ; i++) {
+        assert_int_equal(trees[i]->n, i < n_requests ? N_DRAFTED + 1 : 1);
+        n_row += trees[i]->n;
+    }
+    clock_ms += (double)spec_cost_ms(&s->profile.target, n_row);
+    OK(spec_score(s, seqs, N_SEQ, trees));
+    for (int32_t i = 0; i < N_SEQ; i++) OK(spec_commit(s, seqs[i], path, trees[i]->n, 1));
+    return n_requests;
+}
+
+static void check_part(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 40 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = propose_counted };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    spec_drafter *d;
+    spec_session *s;
+    int32_t seqs[N_SEQ], asked[ROUNDS], first = 0, prompt = 1;
+    dp.n_draft = N_DRAFTED;
+    OK(spec_drafter_from_ops(&d, &ops, &dp));
+    p.n_ctx = 8 * ROUNDS, p.adapt = SPEC_ADAPT_COST, p.drafters = &d, p.n_drafter = 1, p.n_seq = N_SEQ;
+    OK(spec_session_open(&s, model, NULL, &p));
+    memset(s->first_ms, 0, 2 * sizeof *s->first_ms);
+    s->profile.sequences.n = 0;
+    s->profile.target = (spec_cost_table){ .n = 3, .n_node = { 1, 16, N_SEQ * (N_DRAFTED + 1) }, .ms = { 1, 1, 3 } };
+    s->now_ms = now;
+    for (int32_t i = 0; i < N_SEQ; i++) OK(spec_sequence_add(s, &seqs[i], &prompt, 1, NULL));
+    for (int32_t i = 0; i < ROUNDS; i++) asked[i] = play_all(s, seqs);
+    while (first < ROUNDS && asked[first] == 0) first++;
+    print_message("  round %d asks for %d, the last one for %d of %d sequences\n", first, asked[first], asked[ROUNDS - 1], N_SEQ);
+    assert_int_equal(asked[first], 1);
+    assert_int_equal(asked[ROUNDS - 1], N_SEQ);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 static double long_draft_ms(const void *arg, int32_t source, double n_seq)
 {
     (void)arg, (void)source;
@@ -745,14 +809,14 @@ static void check_hopeless(void **state)
     OK(speci_choice_open(&c, SPEC_ADAPT_COST));
     for (int32_t i = 0; i < 5000; i++) {
         n_choice += c.next_n_seq == 0;
-        const speci_outcome o = { .n_seq = 64, .n_emitted = 64, .n_row = 64, .ms = arm_ms(&l, 0, 64), .asks = &none };
-        assert_true(load_target_ms(&l, 64, 5 * 64) + long_draft_ms(&l, 0, 64) > (1 + N_DRAFT) * arm_ms(&l, 0, 64));
+        const speci_outcome o = { .n_seq = 64, .n_emitted = 64, .n_row = 64, .ms = round_ms(&l, 64, 0), .asks = &none };
+        assert_true(load_target_ms(&l, 64, 5 * 64) + long_draft_ms(&l, 0, 64) > (1 + N_DRAFT) * round_ms(&l, 64, 0));
         assert_int_equal(speci_choice_arm(&c, 64), 0);
         speci_choice_update(&c, 0, &o);
     }
     assert_in_range(n_choice, 5000 / 17, 5000 / 17 + 4);
     for (int32_t i = 0, n = 0; i < 5; i++, n += c.next_n_seq == 0) { /* 4 rounds more behind the first choice */
-        const speci_outcome o = { .n_seq = 16, .n_emitted = 16, .n_row = 16, .ms = arm_ms(&l, 0, 16), .asks = &none };
+        const speci_outcome o = { .n_seq = 16, .n_emitted = 16, .n_row = 16, .ms = round_ms(&l, 16, 0), .asks = &none };
         assert_int_equal(speci_choice_arm(&c, 16), 0);
         assert_int_equal(n, 0);
         speci_choice_update(&c, 0, &o);
@@ -895,9 +959,9 @@ static void check_seen_least(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 19 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 20 };
     struct CMUnitTest tests[N + N_OTHER] = {
-        cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
+        cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_part), cmocka_unit_test(check_hopeless),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),

@@ -75,8 +75,8 @@ typedef struct speci_step_costs {
     bool measured;              /* by this session: then its rounds are held against them. Else they are taken as they are */
     double (*first)(const void *arg, int32_t source, int32_t n_seq); /* what passes of a source, or of the target (-1), take longer in
                                  * the first rounds with so many sequences, since they are new to the device; NULL: nothing */
-    double (*lag)(const void *arg, int32_t source, bool is_new); /* what passes take in which a source's drafter catches up with the
-                                 * sequences of the round that is chosen for, which may be new; NULL: nothing */
+    double (*lag)(const void *arg, int32_t source, int32_t n_seq, bool is_new); /* what passes take in which a source's drafter catches
+                                 * up with the first n_seq sequences of the round that is chosen for, which may be new; NULL: nothing */
 } speci_step_costs;
 
 /* The caller's: arms and sources, filled, and levels, zero. */
@@ -96,6 +96,7 @@ typedef struct speci_choice {
     double credit;              /* plain rounds that trials may lose now */
     double reserve;             /* plain rounds that drafting may lose now against plain decoding */
     int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */
+    int32_t n_ask;              /* its first sequences, so many, are asked drafts for */
     int32_t n_plain, n_plain_last; /* plain rounds for which that holds: still; when it was chosen */
     int32_t plain_load;            /* the load that they are of */
     spec_bandit bandit[SPECI_LOADS]; /* by load */
@@ -113,7 +114,7 @@ typedef struct speci_outcome {
 spec_status speci_choice_open(speci_choice *c, spec_adapt mode);
 /* A sequence begins, and there is no other: what was accepted so far was of other texts. */
 void speci_choice_begin(speci_choice *c);
-/* The arm of the next round, of n_seq sequences. */
+/* The arm of the next round, of n_seq sequences; n_ask says for how many of them. */
 int32_t speci_choice_arm(speci_choice *c, int32_t n_seq);
 /* A round of `arm` is over. */
 void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o);

@@ -5,7 +5,8 @@
  * better, as far as credit goes: each millisecond earns a part of itself, and a trial pays what it has lost against the best arm
  * (a conservative bandit: Wu, Shariff, Lattimore and Szepesvari 2016). So trials slow decoding down by that part at most, and an arm
  * that cannot pay with all its drafts accepted is never tried. A reserve does the same against plain decoding: it grows by what drafting
- * gains, and a way to draft that is little known is not taken where one round may lose more than that.
+ * gains, and a way to draft that is little known is not taken where one round may lose more than that. Of several sequences a trial asks
+ * drafts for as many as that allows, half of them or a quarter and so on: what they bring is known of all then.
  * What drafters from text would propose is known before the choice (engine_watch.c). Then the arms of a round differ by what their first
  * proposal is expected to bring, and nothing has to be tried to know of it.
  * UCB lets a bandit weigh tokens against measured time: one for each load, which halves its past now and then. */
@@ -18,8 +19,9 @@
  * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. Likewise the reserve. */
 static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
 static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
-/* A way to draft that is so much faster than plain decoding at best may lose all of the reserve; others a part in proportion. */
-static const double WHOLE_RESERVE = 2;
+/* A way to draft that is so much faster than plain decoding at best may lose all of the reserve; others a part in proportion. Of that a
+ * trial with some of the sequences may lose so much: others follow if it was of use. */
+static const double WHOLE_RESERVE = 2, SOME_ASKED = 0.25;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* A round that takes so much longer than usual was disturbed. */
@@ -168,23 +170,25 @@ static bool has_new_passes(const speci_choice *c, int32_t arm, int32_t n_seq)
 
 /* A drafter that was not used for some rounds is fed their tokens first. With one sequence these are few, and its passes are made ready
  * beforehand: what it comes to all the same is paid with credit. */
-static double once_ms(const speci_choice *c, int32_t source, int32_t n_seq, bool is_new)
+static double once_ms(const speci_choice *c, int32_t source, int32_t n_seq, int32_t n_ask, bool is_new)
 {
     if (n_seq == 1) return 0;
-    return (c->costs.lag ? c->costs.lag(c->costs.arg, source, is_new) : 0) + (is_new ? c->costs.first(c->costs.arg, source, n_seq) : 0);
+    return (c->costs.lag ? c->costs.lag(c->costs.arg, source, n_ask, is_new) : 0) +
+           (is_new ? c->costs.first(c->costs.arg, source, n_ask) : 0);
 }
 
-static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources, double usual)
+/* Of n_seq sequences, with drafts for n_ask of them. */
+static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, int32_t n_ask, const speci_prospect *sources, double usual)
 {
     arm_prospect p = { .n_emitted = 1, .n_emitted_least = 1, .n_emitted_most = 1 };
-    double n_node = 0, share = 0, left = 1;
+    double n_node = 0, share = 0, left = (double)n_ask / n_seq; /* of the sequences */
     const bool is_new = has_new_passes(c, arm, n_seq);
     uint64_t rest = c->arms[arm].sources;
     for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) {
         p.n_emitted += left * sources[i].n_accepted;
         p.n_emitted_least += left * sources[i].n_accepted_least;
         p.n_emitted_most += left * sources[i].n_accepted_most;
-        p.ms += draft_ms(c, i, left * n_seq), p.once_ms += once_ms(c, i, n_seq, is_new);
+        p.ms += draft_ms(c, i, left * n_seq), p.once_ms += once_ms(c, i, n_seq, n_ask, is_new);
         n_node += left * sources[i].n_node;
         share += left * sources[i].share;
     }
@@ -223,24 +227,44 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
     return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
-/* What a round of the arm loses against a plain one at worst is no more than its part of the reserve. A round of one sequence loses little
- * and says little: credit alone bounds those. */
-static bool is_safe(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain, int32_t n_seq)
+/* What a round may lose against a plain one with an arm of which that is expected: its part of the reserve. */
+static double may_lose(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain)
 {
-    const double lost = (p->ms_most + p->once_ms) / plain->ms - p->n_emitted_least;
     const double gain = p->n_emitted_most * plain->ms / p->ms - 1, part = fmax(fmin(gain / WHOLE_RESERVE, 1), 0);
-    return n_seq == 1 || fmin(lost, MOST_RESERVE) <= part * fmax(c->reserve, 0);
+    return part * fmax(c->reserve, 0);
 }
 
-/* The arm that may be better than the best one by most, or that one. */
-static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const speci_prospect *sources, int32_t n_seq)
+/* A round of one sequence loses little and says little: credit alone bounds those. */
+static bool is_safe(const arm_prospect *p, const arm_prospect *plain, int32_t n_seq, double most_lost)
+{
+    const double lost = (p->ms_most + p->once_ms) / plain->ms - p->n_emitted_least;
+    return n_seq == 1 || fmin(lost, MOST_RESERVE) <= most_lost;
+}
+
+/* For how many sequences a trial of the arm asks: all, or half of them and so on; 0: no trial. p: of all; becomes what is expected of it. */
+static int32_t asks_of(const speci_choice *c, int32_t arm, arm_prospect *p, const arm_prospect *plain, const speci_prospect *sources,
+                       int32_t n_seq)
+{
+    const double usual = usual_ratio(c, speci_choice_load(n_seq));
+    double most_lost = may_lose(c, p, plain);
+    int32_t n_ask = n_seq;
+    while (n_ask > 0 && !(affords(c, p, n_seq) && is_safe(p, plain, n_seq, most_lost))) {
+        if (n_ask == n_seq) most_lost *= SOME_ASKED;
+        if ((n_ask /= 2) > 0) *p = expect(c, arm, n_seq, n_ask, sources, usual);
+    }
+    return n_ask;
+}
+
+/* The arm that may be better than the best one by most, or that one. p: of all arms; becomes what is expected of the trial. */
+static int32_t choose_trial(speci_choice *c, arm_prospect *p, const speci_prospect *sources, int32_t n_seq)
 {
     int32_t arm = c->best;
     double most = c->best_rate * PLAIN_THRESHOLD, asked_anyway[SPECI_MAX_SOURCE];
     list_asked(c, c->best, sources, asked_anyway);
     for (int32_t i = 0; i < c->n_arm; i++) {
         const double rate = n_seq * most_emitted(c, i, sources, asked_anyway) / p[i].ms;
-        if (i != c->best && rate > most && affords(c, &p[i], n_seq) && is_safe(c, &p[i], &p[0], n_seq)) arm = i, most = rate;
+        const int32_t n_ask = i != c->best && rate > most ? asks_of(c, i, &p[i], &p[0], sources, n_seq) : 0;
+        if (n_ask > 0) arm = i, most = rate, c->n_ask = n_ask;
     }
     return arm;
 }
@@ -255,9 +279,9 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     const double usual = usual_ratio(c, speci_choice_load(n_seq));
     expect_sources(c, sources);
     for (int32_t i = 0; i < c->n_arm; i++) {
-        p[i] = expect(c, i, n_seq, sources, usual);
+        p[i] = expect(c, i, n_seq, n_seq, sources, usual);
         const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
-        if (rate > best_rate && is_safe(c, &p[i], &p[0], n_seq)) best = i, best_rate = rate;
+        if (rate > best_rate && is_safe(&p[i], &p[0], n_seq, may_lose(c, &p[i], &p[0]))) best = i, best_rate = rate;
     }
     c->best = best;
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
@@ -284,9 +308,10 @@ static int32_t plain_rounds(int32_t last) { return last == 0 ? PLAIN_ROUNDS : la
 
 int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
 {
+    if (c->mode == SPEC_ADAPT_COST && c->next_n_seq == n_seq) return c->next;
+    c->n_ask = n_seq;
     if (c->mode == SPEC_ADAPT_OFF) return c->n_arm > 1;
     if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[speci_choice_load(n_seq)]);
-    if (c->next_n_seq == n_seq) return c->next;
     const int32_t load = speci_choice_load(n_seq);
     if (load != c->plain_load) c->plain_load = load, c->n_plain_last = 0;
     c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;

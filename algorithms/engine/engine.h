@@ -200,8 +200,8 @@ speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq);
 void speci_sequence_tell(spec_session *s, const speci_draft_seq *ask);
 /* Its proposal of this round becomes the root alone. */
 void speci_proposal_begin(engine_seq *q, uint64_t round);
-/* Asks for proposals for the sequences of r, by one way to draft. Trees that stand on the device then are r->pending's. */
-spec_status speci_propose(spec_session *s, engine_round *r, int32_t way);
+/* Asks for proposals for the first n_ask sequences of r, by one way to draft. Trees that stand on the device then are r->pending's. */
+spec_status speci_propose(spec_session *s, engine_round *r, int32_t way, int32_t n_ask);
 /* All proposals of r are with the host; after an error, `status`, they are given up. A tree of more nodes than the session planned for
  * loses the last slots, whatever they hold. Returns status. */
 spec_status speci_proposals_end(spec_session *s, const engine_round *r, spec_status status);

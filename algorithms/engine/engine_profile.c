@@ -339,25 +339,24 @@ static double first_passes_ms(const spec_session *s, int32_t k, const spec_build
     return speci_choice_draft_ms(b, &each, n_seq);
 }
 
-/* Of the session's round. */
-static speci_draft_lag lag_of(const spec_session *s, int32_t k, const spec_builder *b)
+/* Of the first sequences of the session's round. */
+static speci_draft_lag lag_of(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
 {
     const speci_draft *d = &s->drafters.draft[k];
-    return d->kind->lag ? d->kind->lag(d, b, s->round.seqs, s->round.n) : (speci_draft_lag){ 0 };
+    return d->kind->lag ? d->kind->lag(d, b, s->round.seqs, (int32_t)n_seq) : (speci_draft_lag){ 0 };
 }
 
 static double lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
 {
-    const speci_draft_lag lag = lag_of(s, k, b);
-    (void)n_seq;
+    const speci_draft_lag lag = lag_of(s, k, b, n_seq);
     return lag.n_pass > 0 ? lag.n_pass * speci_cost_ms(&s->draft_costs[k], lag.n_row / lag.n_pass) : 0;
 }
 
 /* They are of one shape, which is new in the first two of them. */
 static double new_lag_passes_ms(const spec_session *s, int32_t k, const spec_builder *b, double n_seq)
 {
-    const int32_t n_new = speci_min32(lag_of(s, k, b).n_pass, 2);
-    return lag_passes_ms(s, k, b, n_seq) + n_new * s->first_ms[1 + k][speci_choice_load(s->round.n)];
+    const int32_t n_new = speci_min32(lag_of(s, k, b, n_seq).n_pass, 2);
+    return lag_passes_ms(s, k, b, n_seq) + n_new * s->first_ms[1 + k][speci_choice_load((int32_t)n_seq)];
 }
 
 static double with_builder(const spec_session *s, int32_t k, int32_t builder, double n_seq, passes_fn passes)
@@ -387,10 +386,9 @@ static double first_ms(const void *session, int32_t source, int32_t n_seq)
     return source < 0 ? s->first_ms[0][speci_choice_load(n_seq)] : of_source(s, source, n_seq, first_passes_ms);
 }
 
-static double lag_ms(const void *session, int32_t source, bool is_new)
+static double lag_ms(const void *session, int32_t source, int32_t n_seq, bool is_new)
 {
-    const spec_session *s = session;
-    return of_source(s, source, s->round.n, is_new ? new_lag_passes_ms : lag_passes_ms);
+    return of_source(session, source, n_seq, is_new ? new_lag_passes_ms : lag_passes_ms);
 }
 
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile)

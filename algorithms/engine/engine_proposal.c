@@ -52,11 +52,11 @@ spec_status speci_proposals_end(spec_session *s, const engine_round *r, spec_sta
     return status;
 }
 
-spec_status speci_propose(spec_session *s, engine_round *r, int32_t way)
+spec_status speci_propose(spec_session *s, engine_round *r, int32_t way, int32_t n_ask)
 {
     const speci_draft_way *w = &s->ways[way];
     int32_t n = 0;
-    for (int32_t i = 0; i < r->n; i++) {
+    for (int32_t i = 0; i < n_ask; i++) {
         engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
         speci_draft_seq *ask = &s->asked[n];
         *ask = speci_sequence_asked(s, r->seqs[i]);

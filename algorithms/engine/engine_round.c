@@ -58,7 +58,7 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
     if (chooses && r->n == 1) speci_watch_alone(s, r->seqs[0]);
     const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
-    const spec_status status = arm > 0 ? speci_propose(s, r, arm - 1) : SPEC_OK;
+    const spec_status status = arm > 0 ? speci_propose(s, r, arm - 1, chooses ? s->choice.n_ask : r->n) : SPEC_OK;
     if (status != SPEC_OK || !r->pending) SPEC_TRY(speci_proposals_end(s, r, status));
     if (chooses) speci_ways_begin(s, arm, r->n, start);
     return SPEC_OK;
