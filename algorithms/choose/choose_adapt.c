@@ -241,7 +241,8 @@ static bool is_safe(const arm_prospect *p, const arm_prospect *plain, int32_t n_
     return n_seq == 1 || fmin(lost, MOST_RESERVE) <= most_lost;
 }
 
-/* For how many sequences a trial of the arm asks: all, or half of them and so on; 0: no trial. p: of all; becomes what is expected of it. */
+/* For how many sequences a trial of the arm asks: all, or half of them and so on; 0: no trial. p: with all; becomes what is expected of
+ * the trial. */
 static int32_t asks_of(const speci_choice *c, int32_t arm, arm_prospect *p, const arm_prospect *plain, const speci_prospect *sources,
                        int32_t n_seq)
 {
