@@ -142,6 +142,25 @@ UNPACK __m512 numbers(const number_table *t, lane_words words, int n_high, int i
 
 /* --- products: numbers are multiplied where they are, in registers, by up to ROWS_MANY rows at a time --- */
 
+/* Where rows of x are, in few registers: a row is so many row lengths behind one of three addresses. One address for each row would be more
+ * than there are registers, and to load it takes as long as to multiply. */
+typedef struct row_places {
+    const uint8_t *from[3]; /* rows 0, 3, 6 */
+    size_t ld_bytes;
+} row_places;
+
+UNPACK row_places places_of(const uint8_t *x, size_t ld_bytes, int n_row)
+{
+    row_places rows = { .ld_bytes = ld_bytes };
+    UNROLL
+    for (int i = 0; 3 * i < n_row; i++) {
+        rows.from[i] = x + (size_t)(3 * i) * ld_bytes;
+        __asm__("" : "+r"(rows.from[i])); /* else the compiler makes an address for each row all the same */
+    }
+    return rows;
+}
+UNPACK const uint8_t *row_at(const row_places *rows, int r) { return rows->from[r / 3] + (size_t)(r % 3) * rows->ld_bytes; }
+
 /* Of words [w0, w1) of a group: acc [n_row][2 halves]; x is that of the group's first step. */
 UNPACK void multiply_words(__m512 acc[][2], const number_table *t, const uint32_t *group, const uint8_t *x,
                            size_t ldx_bytes, int n_row, int n_high, int w0, int w1, cpu_step step)
@@ -150,14 +169,14 @@ UNPACK void multiply_words(__m512 acc[][2], const number_table *t, const uint32_
     for (int r = 0; r < n_row; r++) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
     for (int word = w0; word < w1; word++) {
         const lane_words words[2] = { load_words(group, word, n_high), load_words(group + 16, word, n_high) };
-        const uint8_t *const in = x + (size_t)(word * word_steps(step) * 4);
+        const row_places in = places_of(x + (size_t)(word * word_steps(step) * 4), ldx_bytes, n_row);
         UNROLL
         for (int i = 0; i < word_steps(step); i++)
             UNROLL
             for (int h = 0; h < 2; h++) {
                 const __m512 v = numbers(t, words[h], n_high, i, step);
                 UNROLL
-                for (int r = 0; r < n_row; r++) acc[r][h] = multiply(acc[r][h], v, in + (size_t)r * ldx_bytes + (size_t)(4 * i), step);
+                for (int r = 0; r < n_row; r++) acc[r][h] = multiply(acc[r][h], v, row_at(&in, r) + 4 * i, step);
             }
     }
 }
