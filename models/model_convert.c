@@ -5,6 +5,7 @@
 #include "models/families/family.h"
 #include "models/families/family_gguf_write.h"
 #include "models/model_source.h"
+#include "models/model_unused.h"
 #include "models/text/text_gguf.h"
 
 enum { QUANTISATION_VERSION = 2 }; /* general.quantization_version: of ggml's blocks */
@@ -20,6 +21,20 @@ typedef struct conversion {
     speci_gguf_head head;
     gguf_writing w;
 } conversion;
+
+/* Is it a whole model: has it each tensor that its family asks for, in its shape, and no other that would count? */
+static spec_status check_whole(conversion *k)
+{
+    model_source *s = &k->source;
+    const model_family *family = NULL;
+    SPEC_TRY(speci_family_find(&family, &s->config, k->m->path));
+    k->m->family = family->name;
+    s->config.taken = NULL;
+    model_builder b = { .model = k->m, .checkpoint = s->checkpoint, .config = &s->config, .dir = k->m->path, .shapes_only = true };
+    if (s->gguf) speci_checkpoint_rename(s->checkpoint, s->gguf->names), b.form = s->gguf->form;
+    SPEC_TRY(family->build(&b));
+    return speci_model_check_unused(k->m, &s->config, s->checkpoint);
+}
 
 /* --- what a directory says --- */
 
@@ -143,6 +158,8 @@ static spec_status plan_directory(conversion *k)
     SPEC_TRY(put_sampling(k));
     SPEC_TRY(put_ids(k));
     SPEC_TRY(speci_gguf_check(&k->w, k->m));
+    SPEC_TRY(check_whole(k));
+    SPEC_TRY(speci_gguf_check_named(&k->w));
     return put_tokenizer(k);
 }
 
@@ -166,6 +183,7 @@ static spec_status plan_file(conversion *k)
                           k->p->tokenizer_path);
     for (size_t i = 0; i < g->n_pair; i++)
         if (!is_of_file(g->pairs[i].key)) SPEC_TRY(speci_gguf_put_pair(&k->head, &g->pairs[i]));
+    SPEC_TRY(check_whole(k));
     return speci_gguf_plan_same(&k->w);
 }
 

@@ -11,6 +11,7 @@
 #include "models/text/text_gguf.h"
 #include "tests/support_decode.h"
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
 #include "tests/test.h"
 
@@ -25,6 +26,20 @@ static void convert(const char *from, const char *to, const char *type)
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
     p.type = type;
     OK(spec_model_convert(backend, from, to, &p));
+}
+
+/* The bytes of a file, which the caller frees. */
+static uint8_t *bytes_of_file(const char *path, long *n)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = ftell(f);
+    rewind(f);
+    uint8_t *bytes = malloc((size_t)*n + 1);
+    assert_int_equal(fread(bytes, 1, (size_t)*n, f), *n);
+    fclose(f);
+    return bytes;
 }
 
 /* A GGUF file, read. */
@@ -748,7 +763,7 @@ static void refuse(const char *from, const spec_convert_params *p, spec_status c
 }
 
 /* A golden model with another config. */
-static void refuse_changed(const char *name, const char *changes, const char *words)
+static void refuse_changed_as(spec_status code, const char *name, const char *changes, const char *words)
 {
     char from[512], base[64];
     const spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
@@ -756,9 +771,14 @@ static void refuse_changed(const char *name, const char *changes, const char *wo
     char *config = changed_config(from, changes);
     const variant_file changed = { "config.json", config };
     support_variant(base, from, &changed, 1);
-    refuse(base, &p, SPEC_E_UNSUPPORTED, words);
+    refuse(base, &p, code, words);
     free(config);
     support_variant_remove(base);
+}
+
+static void refuse_changed(const char *name, const char *changes, const char *words)
+{
+    refuse_changed_as(SPEC_E_UNSUPPORTED, name, changes, words);
 }
 
 static void refusals(void **state)
@@ -803,6 +823,7 @@ static void refusals(void **state)
     refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], "
                    "\"original_max_position_embeddings\": 32}}",
                    "original_max_position_embeddings is 32, for which GGUF files of llama have no key: they mean 256");
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"tie_word_embeddings\": true}", "tensor lm_head.weight differs from model.embed_tokens.weight");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(support_directory, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
@@ -819,6 +840,119 @@ static void refusals(void **state)
     refuse(GOLDEN "/llama2", &p, SPEC_E_ABORTED, "converting was stopped");
     FAILS(spec_model_convert(backend, GOLDEN "/llama2", NULL, NULL), SPEC_E_INVALID, "a path to write to");
     FAILS(spec_model_convert(backend, GOLDEN "/llama2", "/no/such/place", NULL), SPEC_E_IO, "/no/such/place");
+}
+
+/* --- what is no whole model --- */
+
+/* base/model.safetensors into dir with one tensor more, two 64-bit integers; or under another name, `without`. */
+static void change_directory(const char *dir, const char *base, const char *without, const char *stray)
+{
+    char path[600];
+    long n;
+    uint64_t n_old;
+    snprintf(path, sizeof path, "%s/model.safetensors", base);
+    uint8_t *old = bytes_of_file(path, &n);
+    memcpy(&n_old, old, sizeof n_old);
+    const size_t n_data = (size_t)n - 8 - (size_t)n_old;
+    json_t *header = json_loadb((const char *)old + 8, (size_t)n_old, 0, NULL);
+    json_t *entry = without ? json_incref(json_object_get(header, without))
+                            : json_pack("{s:s, s:[i], s:[I, I]}", "dtype", "I64", "shape", 2, "data_offsets", (json_int_t)n_data,
+                                        (json_int_t)n_data + 16);
+    if (without) json_object_del(header, without);
+    json_object_set_new(header, stray, entry);
+    char *text = json_dumps(header, JSON_COMPACT);
+    const uint64_t n_text = strlen(text);
+    const size_t n_new = 8 + (size_t)n_text + n_data + (without ? 0 : 16);
+    uint8_t *bytes = calloc(n_new, 1);
+    memcpy(bytes, &n_text, 8);
+    memcpy(bytes + 8, text, (size_t)n_text);
+    memcpy(bytes + 8 + n_text, old + 8 + n_old, n_data);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    support_write(path, bytes, n_new);
+    json_decref(header);
+    free(text);
+    free(bytes);
+    free(old);
+}
+
+/* A GGUF file of float32 at `to`, without a tensor or with one more, four values of that type: NULL, none. */
+static void change_gguf(const char *to, const char *from, const char *without, const char *stray, uint32_t type)
+{
+    static const uint8_t zeros[64];
+    const opened o = open_file(from);
+    const int64_t four[] = { 4 };
+    const size_t n_stray = type == 0 ? 16 : 32;
+    size_t n;
+    speci_gguf_head head;
+    speci_writer w;
+    model_tensor *t = speci_checkpoint_tensors(o.c, &n);
+    speci_gguf_head_begin(&head, NULL);
+    for (size_t i = 0; i < o.g->n_pair; i++) OK(speci_gguf_put_pair(&head, &o.g->pairs[i]));
+    for (size_t i = 0; i < n; i++)
+        if (!without || strcmp(t[i].name, without) != 0) OK(speci_gguf_put_tensor(&head, t[i].name, t[i].n_dim, t[i].dim, 0, t[i].bytes));
+    if (stray) OK(speci_gguf_put_tensor(&head, stray, 1, four, type, n_stray));
+    OK(speci_writer_open(&w, to, "GGUF", NULL));
+    OK(speci_gguf_head_write(&head, &w));
+    for (size_t i = 0; i < n; i++) {
+        if (without && strcmp(t[i].name, without) == 0) continue;
+        OK(speci_checkpoint_load(o.c, &t[i]));
+        OK(speci_writer_put(&w, t[i].data, t[i].bytes));
+        OK(speci_gguf_write_padding(&w, t[i].bytes));
+    }
+    if (stray) OK(speci_writer_put(&w, zeros, n_stray));
+    OK(speci_writer_close(&w, stray ? speci_gguf_write_padding(&w, n_stray) : SPEC_OK));
+    speci_gguf_head_free(&head);
+    speci_checkpoint_close(o.c);
+}
+
+enum { F32 = 0, I64 = 27 }; /* of GGUF */
+
+/* As when it is opened: a tensor that is missing or would count is told, and what is not used is no reason. */
+static void not_whole(void **state)
+{
+    (void)state;
+    static const struct {
+        bool gguf;
+        const char *without, *stray;
+        uint32_t type; /* of a GGUF file's */
+        spec_status status;
+        const char *part;
+        bool stays; /* the stray tensor is in the new file, too */
+    } cases[] = {
+        { false, "model.layers.1.mlp.up_proj.weight", "stray", I64, SPEC_E_FORMAT, "tensor model.layers.1.mlp.up_proj.weight is missing",
+          false },
+        { false, NULL, "model.layers.1.mlp.counts", I64, SPEC_E_UNSUPPORTED, "tensor model.layers.1.mlp.counts would count", false },
+        { false, NULL, "stray.counts", I64, SPEC_OK, "", false },
+        { true, "blk.1.ffn_up.weight", NULL, F32, SPEC_E_FORMAT, "tensor blk.1.ffn_up.weight is missing", false },
+        { true, NULL, "blk.1.counts", I64, SPEC_E_UNSUPPORTED, "tensor blk.1.counts would count", false },
+        { true, NULL, "stray.counts", I64, SPEC_OK, "", false },
+        { true, NULL, "stray.values", F32, SPEC_OK, "", true },
+    };
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    const variant_file none = { "model.safetensors", NULL };
+    p.type = "f32";
+    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+        const char *base = cases[i].gguf ? GOLDEN "/gguf/llama2.gguf" : GOLDEN "/llama2";
+        char from[160], dir[64];
+        if (cases[i].gguf) {
+            snprintf(from, sizeof from, "%s/changed.gguf", support_directory);
+            change_gguf(from, base, cases[i].without, cases[i].stray, cases[i].type);
+        } else {
+            support_variant(dir, base, &none, 1);
+            snprintf(from, sizeof from, "%s", dir);
+            change_directory(from, base, cases[i].without, cases[i].stray);
+        }
+        if (cases[i].status != SPEC_OK) {
+            refuse(from, &p, cases[i].status, cases[i].part);
+        } else {
+            OK(spec_model_convert(backend, from, file, &p));
+            assert_true(apart(file, base) == 0);
+            const opened o = open_file(file);
+            assert_int_equal(speci_checkpoint_find(o.c, cases[i].stray) != NULL, cases[i].stays);
+            speci_checkpoint_close(o.c);
+        }
+        if (!cases[i].gguf) support_variant_remove(dir);
+    }
 }
 
 /* --- memory that cannot be had --- */
@@ -871,20 +1005,6 @@ static int close_backend(void **state)
     return support_directory_remove(state);
 }
 
-/* The bytes of a file, which the caller frees. */
-static uint8_t *bytes_of_file(const char *path, long *n)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    *n = ftell(f);
-    rewind(f);
-    uint8_t *bytes = malloc((size_t)*n + 1);
-    assert_int_equal(fread(bytes, 1, (size_t)*n, f), *n);
-    fclose(f);
-    return bytes;
-}
-
 /* As many threads as one likes pack the same bytes, of every type; each tensor takes several tasks. */
 static void threads(void **state)
 {
@@ -920,7 +1040,7 @@ int main(void)
         cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits), cmocka_unit_test(flags_of_added_tokens),
         cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(many_tokens_of_config),
         cmocka_unit_test(added_tokens_alike), cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf),
-        cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(memory_fails),
+        cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(not_whole), cmocka_unit_test(memory_fails),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
