@@ -823,7 +823,8 @@ static void refusals(void **state)
     refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], "
                    "\"original_max_position_embeddings\": 32}}",
                    "original_max_position_embeddings is 32, for which GGUF files of llama have no key: they mean 256");
-    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"tie_word_embeddings\": true}", "tensor lm_head.weight differs from model.embed_tokens.weight");
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"tie_word_embeddings\": true}",
+                      "tensor lm_head.weight differs from model.embed_tokens.weight");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(support_directory, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
@@ -1040,7 +1041,8 @@ int main(void)
         cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits), cmocka_unit_test(flags_of_added_tokens),
         cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(many_tokens_of_config),
         cmocka_unit_test(added_tokens_alike), cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf),
-        cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(not_whole), cmocka_unit_test(memory_fails),
+        cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(not_whole),
+        cmocka_unit_test(memory_fails),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
