@@ -4,6 +4,7 @@
 #include "models/exec.h"
 #include "models/families/family.h"
 #include "models/families/family_gguf_write.h"
+#include "models/model_generation.h"
 #include "models/model_source.h"
 #include "models/model_unused.h"
 #include "models/text/text_gguf.h"
@@ -110,10 +111,17 @@ static spec_status put_ids(conversion *k)
     return put_ends(k, info.eos);
 }
 
+/* What a model would be refused for when it is asked to follow it, is left out. */
 static spec_status put_sampling(conversion *k)
 {
     const json_t *root = k->source.generation.root;
+    spec_request checked = { 0 };
+    bool samples;
     if (!json_is_true(json_object_get(root, "do_sample"))) return SPEC_OK;
+    if (speci_generation_sampling(&checked, &k->source.generation, &samples) != SPEC_OK) {
+        speci_log(k->m->backend, SPEC_LOG_WARN, "%s: the new file has no defaults of sampling", spec_last_error());
+        return SPEC_OK;
+    }
     for (const gguf_key *key = speci_gguf_sampling; key->gguf; key++) {
         const json_t *v = json_object_get(root, key->config);
         if (!json_is_number(v)) continue;

@@ -485,6 +485,40 @@ static void flags_of_added_tokens(void **state)
     spec_backend_close(be);
 }
 
+/* Sampling that a model is refused for is left out, and told; a number of 32 bits would be another. */
+static void wrong_sampling(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        bool good;
+    } cases[] = {
+        { "{\"do_sample\": true, \"top_k\": 5, \"temperature\": 0.5}", true },
+        { "{\"do_sample\": true, \"top_k\": 4294967301, \"temperature\": 0.5}", false },
+        { "{\"do_sample\": true, \"top_k\": -1}", false },
+        { "{\"do_sample\": true, \"temperature\": 1e300}", false },
+    };
+    spec_backend *be;
+    spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    char told[400], base[64];
+    bp.log = keep_log, bp.log_user_data = told, p.type = "f32";
+    OK(spec_backend_open(&be, "cpu:portable", &bp));
+    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+        const variant_file changed = { "generation_config.json", cases[i].config };
+        support_variant(base, GOLDEN "/llama2", &changed, 1);
+        told[0] = '\0';
+        OK(spec_model_convert(be, base, file, &p));
+        const opened o = open_file(file);
+        assert_int_equal(speci_gguf_find(o.g, "general.sampling.top_k") != NULL, cases[i].good);
+        assert_int_equal(speci_gguf_find(o.g, "general.sampling.temp") != NULL, cases[i].good);
+        assert_int_equal(strstr(told, "the new file has no defaults of sampling") != NULL, !cases[i].good);
+        speci_checkpoint_close(o.c);
+        support_variant_remove(base);
+    }
+    spec_backend_close(be);
+}
+
 static void add_sentence(void *user_data, const char *text)
 {
     char *all = user_data;
@@ -1042,7 +1076,7 @@ int main(void)
         cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(many_tokens_of_config),
         cmocka_unit_test(added_tokens_alike), cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf),
         cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(not_whole),
-        cmocka_unit_test(memory_fails),
+        cmocka_unit_test(memory_fails), cmocka_unit_test(wrong_sampling),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
