@@ -73,42 +73,29 @@ static spec_status open_tokenizer(conversion *k)
     return spec_tokenizer_open(&k->tokenizer, path ? path : k->m->path, k->m->allocator);
 }
 
-static spec_status put_id(conversion *k, const char *key, int64_t id)
+static spec_status put_id(conversion *k, const char *key, int32_t id)
 {
-    const int64_t n_vocab = json_integer_value(json_object_get(k->taken, "vocab_size"));
-    return id >= 0 && id < n_vocab ? speci_gguf_put_whole(&k->head, key, (uint32_t)id) : SPEC_OK;
+    return id >= 0 && id < k->m->n_vocab ? speci_gguf_put_whole(&k->head, key, (uint32_t)id) : SPEC_OK;
 }
 
-/* generation_config.json counts first. */
-static const json_t *ids_of(const conversion *k, const char *key)
-{
-    const json_t *first = json_object_get(k->source.generation.root, key), *second = json_object_get(k->source.config.root, key);
-    return first && !json_is_null(first) ? first : second;
-}
-
-/* End ids under the keys that the reader has for them. */
-static spec_status put_ends(conversion *k, int64_t fallback)
+/* Those of the model, under the keys that the reader has for them. */
+static spec_status put_ends(conversion *k)
 {
     static const char *const keys[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
-    const json_t *eos = ids_of(k, "eos_token_id");
-    const size_t n = json_is_array(eos) ? json_array_size(eos) : json_is_integer(eos);
-    if (n == 0) return put_id(k, keys[0], fallback);
-    for (size_t i = 0; i < n && i < 3; i++)
-        SPEC_TRY(put_id(k, keys[i], json_integer_value(json_is_array(eos) ? json_array_get(eos, i) : eos)));
-    if (n > 3) speci_log(k->m->backend, SPEC_LOG_WARN, "%s: of %zu end tokens a GGUF file has three", k->m->path, n);
+    const spec_model *m = k->m;
+    for (int32_t i = 0; i < m->n_eos && i < 3; i++) SPEC_TRY(put_id(k, keys[i], m->eos[i]));
+    if (m->n_eos > 3) speci_log(m->backend, SPEC_LOG_WARN, "%s: of %d end tokens a GGUF file has three", m->path, m->n_eos);
     return SPEC_OK;
 }
 
+/* As the model has them when it is opened. */
 static spec_status put_ids(conversion *k)
 {
-    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
-    const json_t *bos = ids_of(k, "bos_token_id");
-    int64_t first = k->tokenizer ? speci_tokenizer_first(k->tokenizer) : -1;
-    info.bos = info.eos = -1;
-    if (k->tokenizer) SPEC_TRY(spec_tokenizer_get_info(k->tokenizer, &info));
-    if (first < 0) first = json_is_integer(bos) ? json_integer_value(bos) : info.bos;
-    SPEC_TRY(put_id(k, "tokenizer.ggml.bos_token_id", first));
-    return put_ends(k, info.eos);
+    SPEC_TRY(speci_source_ids(k->m, &k->source));
+    if (k->tokenizer) SPEC_TRY(speci_model_ids_of_tokenizer(k->m, k->tokenizer));
+    const int32_t first = k->tokenizer ? speci_tokenizer_first(k->tokenizer) : -1;
+    SPEC_TRY(put_id(k, "tokenizer.ggml.bos_token_id", first >= 0 ? first : k->m->bos));
+    return put_ends(k);
 }
 
 /* What a model would be refused for when it is asked to follow it, is left out. */
@@ -164,10 +151,10 @@ static spec_status plan_directory(conversion *k)
     SPEC_TRY(speci_gguf_plan(&k->w));
     SPEC_TRY(put_name(k));
     SPEC_TRY(put_sampling(k));
-    SPEC_TRY(put_ids(k));
     SPEC_TRY(speci_gguf_check(&k->w, k->m));
     SPEC_TRY(check_whole(k));
     SPEC_TRY(speci_gguf_check_named(&k->w));
+    SPEC_TRY(put_ids(k));
     return put_tokenizer(k);
 }
 

@@ -815,6 +815,16 @@ static void refuse_changed(const char *name, const char *changes, const char *wo
     refuse_changed_as(SPEC_E_UNSUPPORTED, name, changes, words);
 }
 
+/* Of a directory, what opening refuses, too. */
+static void refused_as_when_opened(void **state)
+{
+    (void)state;
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"eos_token_id\": [2, \"5\"]}", "eos_token_id is \"5\", expected an id below 96");
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"bos_token_id\": [1]}", "bos_token_id is an array, expected an id below 96");
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"tie_word_embeddings\": true}",
+                      "tensor lm_head.weight differs from model.embed_tokens.weight");
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -857,8 +867,6 @@ static void refusals(void **state)
     refuse_changed("llama2", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], "
                    "\"original_max_position_embeddings\": 32}}",
                    "original_max_position_embeddings is 32, for which GGUF files of llama have no key: they mean 256");
-    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"tie_word_embeddings\": true}",
-                      "tensor lm_head.weight differs from model.embed_tokens.weight");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(support_directory, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
@@ -1077,6 +1085,7 @@ int main(void)
         cmocka_unit_test(added_tokens_alike), cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf),
         cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(not_whole),
         cmocka_unit_test(memory_fails), cmocka_unit_test(wrong_sampling),
+        cmocka_unit_test(refused_as_when_opened),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
