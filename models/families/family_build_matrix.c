@@ -283,14 +283,21 @@ spec_status speci_model_build_linear(model_builder *b, model_linear *out, const 
 
 /* --- embeddings and head --- */
 
+/* The one check that reads weights where shapes alone are asked for; else the embeddings are there. */
+static spec_status load_both(model_builder *b, const model_tensor *embed, const model_tensor *head)
+{
+    if (!b->shapes_only) return speci_model_build_load(b, head);
+    SPEC_TRY(speci_checkpoint_load(b->checkpoint, embed));
+    return speci_checkpoint_load(b->checkpoint, head);
+}
+
 /* Versions of transformers differ on which of the two counts when a tied model's file has both: only copies are
- * taken. The one check that reads weights where shapes alone are asked for. */
+ * taken. */
 static spec_status check_copy(model_builder *b, const model_tensor *embed, const char *head)
 {
     model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
     if (!t) return SPEC_OK;
-    SPEC_TRY(speci_checkpoint_load(b->checkpoint, embed)); /* which it need not be */
-    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
+    SPEC_TRY(load_both(b, embed, t));
     if (!speci_tensor_has_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype || t->blocks != embed->blocks ||
         memcmp(t->data, embed->data, t->bytes) != 0)
         return speci_fail(SPEC_E_FORMAT,
