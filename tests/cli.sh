@@ -65,6 +65,9 @@ cmp -s "$work/m.gguf" "$work/through" && [ -p "$work/pipe" ] || fail "a pipe is 
 err_has "^$work/pipe: [0-9.]+ s$" # and no size
 what="spec convert -o -"
 "$spec" convert "$target" -o - --type f16 2> "$work/err" | cmp -s - "$work/m.gguf" || fail "the model is not on stdout"
+"$spec" convert "$target" -o - --type f16 > "$work/stdout.gguf" 2> "$work/err"
+cmp -s "$work/stdout.gguf" "$work/m.gguf" || fail "the model is not in the file that is stdout"
+! grep -q ' 0.0 MB' "$work/err" || fail "says that nothing was written"
 rm -r "$work"/source "$work"/pipe "$work"/link "$work"/through
 
 # --- heads, which are no targets ---
