@@ -918,13 +918,13 @@ static void change_directory(const char *dir, const char *base, const char *with
     free(old);
 }
 
-/* A GGUF file of float32 at `to`, without a tensor or with one more, four values of that type: NULL, none. */
-static void change_gguf(const char *to, const char *from, const char *without, const char *stray, uint32_t type)
+/* A GGUF file of float32 at `to`, without a tensor or with one more, of that type and n_dim dimensions of two: NULL, none. */
+static void change_gguf(const char *to, const char *from, const char *without, const char *stray, uint32_t type, int32_t n_dim)
 {
     static const uint8_t zeros[64];
     const opened o = open_file(from);
-    const int64_t four[] = { 4 };
-    const size_t n_stray = type == 0 ? 16 : 32;
+    const int64_t twos[] = { 2, 2, 2 };
+    const size_t n_stray = (type == 0 ? 4u : 8u) << n_dim;
     size_t n;
     speci_gguf_head head;
     speci_writer w;
@@ -933,7 +933,7 @@ static void change_gguf(const char *to, const char *from, const char *without, c
     for (size_t i = 0; i < o.g->n_pair; i++) OK(speci_gguf_put_pair(&head, &o.g->pairs[i]));
     for (size_t i = 0; i < n; i++)
         if (!without || strcmp(t[i].name, without) != 0) OK(speci_gguf_put_tensor(&head, t[i].name, t[i].n_dim, t[i].dim, 0, t[i].bytes));
-    if (stray) OK(speci_gguf_put_tensor(&head, stray, 1, four, type, n_stray));
+    if (stray) OK(speci_gguf_put_tensor(&head, stray, n_dim, twos, type, n_stray));
     OK(speci_writer_open(&w, to, "GGUF", NULL));
     OK(speci_gguf_head_write(&head, &w));
     for (size_t i = 0; i < n; i++) {
@@ -961,15 +961,17 @@ static void not_whole(void **state)
         spec_status status;
         const char *part;
         bool stays; /* the stray tensor is in the new file, too */
+        int32_t n_dim;
     } cases[] = {
         { false, "model.layers.1.mlp.up_proj.weight", "stray", I64, SPEC_E_FORMAT, "tensor model.layers.1.mlp.up_proj.weight is missing",
-          false },
-        { false, NULL, "model.layers.1.mlp.counts", I64, SPEC_E_UNSUPPORTED, "tensor model.layers.1.mlp.counts would count", false },
-        { false, NULL, "stray.counts", I64, SPEC_OK, "", false },
-        { true, "blk.1.ffn_up.weight", NULL, F32, SPEC_E_FORMAT, "tensor blk.1.ffn_up.weight is missing", false },
-        { true, NULL, "blk.1.counts", I64, SPEC_E_UNSUPPORTED, "tensor blk.1.counts would count", false },
-        { true, NULL, "stray.counts", I64, SPEC_OK, "", false },
-        { true, NULL, "stray.values", F32, SPEC_OK, "", true },
+          false, 1 },
+        { false, NULL, "model.layers.1.mlp.counts", I64, SPEC_E_UNSUPPORTED, "tensor model.layers.1.mlp.counts would count", false, 1 },
+        { false, NULL, "stray.counts", I64, SPEC_OK, "", false, 1 },
+        { true, "blk.1.ffn_up.weight", NULL, F32, SPEC_E_FORMAT, "tensor blk.1.ffn_up.weight is missing", false, 1 },
+        { true, NULL, "blk.1.counts", I64, SPEC_E_UNSUPPORTED, "tensor blk.1.counts would count", false, 1 },
+        { true, NULL, "stray.counts", I64, SPEC_OK, "", false, 1 },
+        { true, NULL, "stray.values", F32, SPEC_OK, "", true, 2 },
+        { true, NULL, "stray.cube", F32, SPEC_OK, "", false, 3 },
     };
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
     const variant_file none = { "model.safetensors", NULL };
@@ -979,7 +981,7 @@ static void not_whole(void **state)
         char from[160], dir[64];
         if (cases[i].gguf) {
             snprintf(from, sizeof from, "%s/changed.gguf", support_directory);
-            change_gguf(from, base, cases[i].without, cases[i].stray, cases[i].type);
+            change_gguf(from, base, cases[i].without, cases[i].stray, cases[i].type, cases[i].n_dim);
         } else {
             support_variant(dir, base, &none, 1);
             snprintf(from, sizeof from, "%s", dir);

@@ -147,18 +147,24 @@ static bool has(const char *name, const char *part) { return strstr(name, part) 
 
 static bool has_values(const model_tensor *t) { return t->dtype != SPEC_DTYPE_AUTO || t->blocks; }
 
-/* [n_channel][1][width] is [n_channel][width] there. */
+/* [n_channel][1][width] is [n_channel][width] there. How many dimensions; 0: of such a shape there is nothing. */
+static int32_t dims_of(const model_tensor *from, int64_t dim[MODEL_MAX_DIM])
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < from->n_dim; i++)
+        if (from->n_dim < 3 || from->dim[i] != 1) dim[n++] = from->dim[i];
+    return n > 2 || from->bytes == 0 ? 0 : n;
+}
+
 static spec_status shape(gguf_stored *t)
 {
     const model_tensor *from = t->from;
     int64_t dim[MODEL_MAX_DIM];
-    int32_t n = 0;
+    const int32_t n = dims_of(from, dim);
     if (!has_values(from))
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: %s cannot be converted, expected F32, BF16, F16 or blocks", from->file,
                           from->name, from->dtype_name);
-    for (int32_t i = 0; i < from->n_dim; i++)
-        if (from->n_dim < 3 || from->dim[i] != 1) dim[n++] = from->dim[i];
-    if (n < 1 || n > 2 || from->bytes == 0)
+    if (n == 0)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: shape %s cannot be converted, expected a vector or a matrix", from->file,
                           from->name, speci_shape_of(from->n_dim, from->dim).s);
     t->n_dim = n;
@@ -328,7 +334,8 @@ spec_status speci_gguf_plan_same(gguf_writing *w)
     const model_tensor *t = speci_checkpoint_tensors(w->checkpoint, &n);
     for (size_t i = 0; i < n; i++) {
         gguf_stored *stored;
-        if (!t[i].used && !has_values(&t[i])) continue;
+        int64_t dim[MODEL_MAX_DIM];
+        if (!t[i].used && (!has_values(&t[i]) || dims_of(&t[i], dim) == 0)) continue;
         SPEC_TRY(add(w, &stored, t[i].name));
         stored->from = &t[i];
         SPEC_TRY(shape(stored));

@@ -22,7 +22,7 @@ struct gguf_writing { /* zero to begin; the fields before the gap are to be set 
 spec_status speci_gguf_plan(gguf_writing *w);
 /* Fails for one of these that is used. */
 spec_status speci_gguf_check_named(const gguf_writing *w);
-/* The tensors of a GGUF file as they are, but for those that are not used and whose type has no values here. */
+/* The tensors of a GGUF file as they are, but for those that are not used and whose type or shape is none here. */
 spec_status speci_gguf_plan_same(gguf_writing *w);
 void speci_gguf_plan_free(gguf_writing *w);
 /* Would the file, read again, come to what was taken? m: what reading a config needs. */
