@@ -46,7 +46,8 @@ static void *find_plugin(const char *name, const char *plugin_dir, reasons *trie
     snprintf(file, sizeof file, "libspec-%s.so", name);
     speci_library_dir(beside, sizeof beside);
     snprintf(lib_of_bin, sizeof lib_of_bin, "%s/../lib", beside);
-    const char *const places[] = { plugin_dir, beside, beside[0] ? lib_of_bin : NULL };
+    const bool other = beside[0] && !speci_ends_with(beside, "/lib"); /* which it would be once more */
+    const char *const places[] = { plugin_dir, beside, other ? lib_of_bin : NULL };
     void *lib = NULL;
     for (size_t i = 0; i < sizeof places / sizeof places[0] && !lib; i++) lib = try_dir(places[i], file, tried);
     return lib ? lib : try_load(file, tried);

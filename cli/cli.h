@@ -90,6 +90,8 @@ int cli_stdout_end(int code);
 struct json_t;
 /* A string of a report. What is not UTF-8 in it, as a path may be, is U+FFFD. NULL: null. */
 struct json_t *cli_json_text(const char *text);
+/* json_dumps, which leaves bytes out where memory is gone: NULL then. Free it. */
+char *cli_json_dump(const struct json_t *value, size_t flags);
 /* Prints the object, which is taken: indented, or as one line that begins with its type. */
 void cli_json_print(struct json_t *o, cli_json_form form, const char *type);
 

@@ -1,4 +1,5 @@
 /* cli_convert.c - spec convert: a model as a GGUF file. */
+#include <string.h>
 #include <sys/stat.h>
 
 #include "cli/cli.h"
@@ -11,12 +12,12 @@ static int show_progress(void *user_data, double fraction)
     return cli_interrupted();
 }
 
-/* A pipe has no size. */
+/* A pipe has no size; and a file that is stdout was replaced, so that stdout is the one before. */
 static void report(const char *path, double ms)
 {
     struct stat s;
     fprintf(stderr, "%s: ", path);
-    if (stat(path, &s) == 0 && S_ISREG(s.st_mode)) fprintf(stderr, "%.1f MB in ", (double)s.st_size / 1e6);
+    if (strcmp(path, CLI_STDOUT) != 0 && stat(path, &s) == 0 && S_ISREG(s.st_mode)) fprintf(stderr, "%.1f MB in ", (double)s.st_size / 1e6);
     fprintf(stderr, "%.1f s\n", ms / 1e3);
 }
 

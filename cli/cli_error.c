@@ -119,14 +119,22 @@ int cli_stdout_end(int code)
     return code == CLI_OK ? CLI_FAILURE : code;
 }
 
+char *cli_json_dump(const json_t *value, size_t flags)
+{
+    errno = 0;
+    char *text = json_dumps(value, flags);
+    if (text == NULL || errno != ENOMEM) return text;
+    free(text);
+    return NULL;
+}
+
 void cli_json_print(json_t *o, cli_json_form form, const char *type)
 {
     json_t *line = json_pack("{s:s}", "type", type);
     json_object_update(line, o);
-    errno = 0; /* jansson leaves bytes out where memory is gone */
-    char *text = form == CLI_JSON_LINES ? json_dumps(line, JSON_PRESERVE_ORDER)
-                                        : json_dumps(o, JSON_PRESERVE_ORDER | JSON_INDENT(2));
-    if (text != NULL && errno != ENOMEM) {
+    char *text = form == CLI_JSON_LINES ? cli_json_dump(line, JSON_PRESERVE_ORDER)
+                                        : cli_json_dump(o, JSON_PRESERVE_ORDER | JSON_INDENT(2));
+    if (text != NULL) {
         cli_print(text, strlen(text));
         cli_print("\n", 1);
     } else {

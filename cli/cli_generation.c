@@ -57,7 +57,7 @@ char *cli_generation_text(const spec_model *model)
     const char *key;
     char *text = strdup("");
     json_object_foreach(said, key, value) {
-        char *one = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(7)), *more = NULL;
+        char *one = cli_json_dump(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(7)), *more = NULL;
         const char *comma = text != NULL && text[0] != 0 ? ", " : "";
         if (one == NULL || text == NULL || asprintf(&more, "%s%s%s %s", text, comma, key, one) < 0) more = NULL;
         free(one);

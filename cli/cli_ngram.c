@@ -65,15 +65,24 @@ static size_t mark_of(const char *data, size_t n)
     return n >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
 }
 
+/* Texts have no zero bytes; UTF-16, what programs write for themselves, and devices without end do. */
+static int check_text(const char *block, size_t n, const char *path, size_t at)
+{
+    const char *zero = memchr(block, 0, n);
+    return zero == NULL ? CLI_OK : cli_error("%s: byte %zu is 0: not a text, need UTF-8", path, at + (size_t)(zero - block));
+}
+
 static int add_text(ngram_build *b, FILE *from, const char *path)
 {
     static char block[BLOCK];
-    bool first = true;
-    for (size_t n; (n = fread(block, 1, sizeof block, from)) > 0; first = false) {
-        const size_t mark = first ? mark_of(block, n) : 0;
+    size_t at = 0;
+    for (size_t n; (n = fread(block, 1, sizeof block, from)) > 0; at += n) {
+        const size_t mark = at == 0 ? mark_of(block, n) : 0;
+        int code = check_text(block, n, path, at);
+        if (code != CLI_OK) return code;
         const spec_status status = spec_corpus_add_text(b->corpus, block + mark, n - mark);
         if (status != SPEC_OK) return failure_in(path, status);
-        const int code = tell_reading(b, n);
+        code = tell_reading(b, n);
         if (code != CLI_OK) return code;
     }
     if (ferror(from)) return cli_error("%s: %s", path, strerror(errno));

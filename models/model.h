@@ -118,6 +118,7 @@ void speci_model_free_owned(spec_model *m);
  * takes the ids of BOS and EOS from it where the model has none. `path` is for messages. */
 spec_status speci_model_open_tokenizer(spec_model *m, const char *path);
 spec_status speci_model_fit_tokenizer(spec_model *m, const char *path);
+spec_status speci_model_ids_of_tokenizer(spec_model *m, const spec_tokenizer *tokenizer); /* bos and end tokens that no file gave */
 /* A checksum of what its ids mean, for files that hold ids. 0: there is no tokenizer. */
 uint64_t speci_tokenizer_sum(const spec_tokenizer *tokenizer);
 

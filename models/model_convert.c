@@ -4,7 +4,9 @@
 #include "models/exec.h"
 #include "models/families/family.h"
 #include "models/families/family_gguf_write.h"
+#include "models/model_generation.h"
 #include "models/model_source.h"
+#include "models/model_unused.h"
 #include "models/text/text_gguf.h"
 
 enum { QUANTISATION_VERSION = 2 }; /* general.quantization_version: of ggml's blocks */
@@ -20,6 +22,20 @@ typedef struct conversion {
     speci_gguf_head head;
     gguf_writing w;
 } conversion;
+
+/* Is it a whole model: has it each tensor that its family asks for, in its shape, and no other that would count? */
+static spec_status check_whole(conversion *k)
+{
+    model_source *s = &k->source;
+    const model_family *family = NULL;
+    SPEC_TRY(speci_family_find(&family, &s->config, k->m->path));
+    k->m->family = family->name;
+    s->config.taken = NULL;
+    model_builder b = { .model = k->m, .checkpoint = s->checkpoint, .config = &s->config, .dir = k->m->path, .shapes_only = true };
+    if (s->gguf) speci_checkpoint_rename(s->checkpoint, s->gguf->names), b.form = s->gguf->form;
+    SPEC_TRY(family->build(&b));
+    return speci_model_check_unused(k->m, &s->config, s->checkpoint);
+}
 
 /* --- what a directory says --- */
 
@@ -57,48 +73,42 @@ static spec_status open_tokenizer(conversion *k)
     return spec_tokenizer_open(&k->tokenizer, path ? path : k->m->path, k->m->allocator);
 }
 
-static spec_status put_id(conversion *k, const char *key, int64_t id)
+static spec_status put_id(conversion *k, const char *key, int32_t id)
 {
-    const int64_t n_vocab = json_integer_value(json_object_get(k->taken, "vocab_size"));
-    return id >= 0 && id < n_vocab ? speci_gguf_put_whole(&k->head, key, (uint32_t)id) : SPEC_OK;
+    return id >= 0 && id < k->m->n_vocab ? speci_gguf_put_whole(&k->head, key, (uint32_t)id) : SPEC_OK;
 }
 
-/* generation_config.json counts first. */
-static const json_t *ids_of(const conversion *k, const char *key)
-{
-    const json_t *first = json_object_get(k->source.generation.root, key), *second = json_object_get(k->source.config.root, key);
-    return first && !json_is_null(first) ? first : second;
-}
-
-/* End ids under the keys that the reader has for them. */
-static spec_status put_ends(conversion *k, int64_t fallback)
+/* Those of the model, under the keys that the reader has for them. */
+static spec_status put_ends(conversion *k)
 {
     static const char *const keys[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
-    const json_t *eos = ids_of(k, "eos_token_id");
-    const size_t n = json_is_array(eos) ? json_array_size(eos) : json_is_integer(eos);
-    if (n == 0) return put_id(k, keys[0], fallback);
-    for (size_t i = 0; i < n && i < 3; i++)
-        SPEC_TRY(put_id(k, keys[i], json_integer_value(json_is_array(eos) ? json_array_get(eos, i) : eos)));
-    if (n > 3) speci_log(k->m->backend, SPEC_LOG_WARN, "%s: of %zu end tokens a GGUF file has three", k->m->path, n);
+    const spec_model *m = k->m;
+    for (int32_t i = 0; i < m->n_eos && i < 3; i++) SPEC_TRY(put_id(k, keys[i], m->eos[i]));
+    if (m->n_eos > 3) speci_log(m->backend, SPEC_LOG_WARN, "%s: of %d end tokens a GGUF file has three", m->path, m->n_eos);
     return SPEC_OK;
 }
 
+/* As the model has them when it is opened. */
 static spec_status put_ids(conversion *k)
 {
-    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
-    const json_t *bos = ids_of(k, "bos_token_id");
-    int64_t first = k->tokenizer ? speci_tokenizer_first(k->tokenizer) : -1;
-    info.bos = info.eos = -1;
-    if (k->tokenizer) SPEC_TRY(spec_tokenizer_get_info(k->tokenizer, &info));
-    if (first < 0) first = json_is_integer(bos) ? json_integer_value(bos) : info.bos;
-    SPEC_TRY(put_id(k, "tokenizer.ggml.bos_token_id", first));
-    return put_ends(k, info.eos);
+    SPEC_TRY(speci_source_ids(k->m, &k->source));
+    if (k->tokenizer) SPEC_TRY(speci_model_ids_of_tokenizer(k->m, k->tokenizer));
+    const int32_t first = k->tokenizer ? speci_tokenizer_first(k->tokenizer) : -1;
+    SPEC_TRY(put_id(k, "tokenizer.ggml.bos_token_id", first >= 0 ? first : k->m->bos));
+    return put_ends(k);
 }
 
+/* What a model would be refused for when it is asked to follow it, is left out. */
 static spec_status put_sampling(conversion *k)
 {
     const json_t *root = k->source.generation.root;
+    spec_request checked = { 0 };
+    bool samples;
     if (!json_is_true(json_object_get(root, "do_sample"))) return SPEC_OK;
+    if (speci_generation_sampling(&checked, &k->source.generation, &samples) != SPEC_OK) {
+        speci_log(k->m->backend, SPEC_LOG_WARN, "%s: the new file has no defaults of sampling", spec_last_error());
+        return SPEC_OK;
+    }
     for (const gguf_key *key = speci_gguf_sampling; key->gguf; key++) {
         const json_t *v = json_object_get(root, key->config);
         if (!json_is_number(v)) continue;
@@ -141,8 +151,10 @@ static spec_status plan_directory(conversion *k)
     SPEC_TRY(speci_gguf_plan(&k->w));
     SPEC_TRY(put_name(k));
     SPEC_TRY(put_sampling(k));
-    SPEC_TRY(put_ids(k));
     SPEC_TRY(speci_gguf_check(&k->w, k->m));
+    SPEC_TRY(check_whole(k));
+    SPEC_TRY(speci_gguf_check_named(&k->w));
+    SPEC_TRY(put_ids(k));
     return put_tokenizer(k);
 }
 
@@ -166,6 +178,7 @@ static spec_status plan_file(conversion *k)
                           k->p->tokenizer_path);
     for (size_t i = 0; i < g->n_pair; i++)
         if (!is_of_file(g->pairs[i].key)) SPEC_TRY(speci_gguf_put_pair(&k->head, &g->pairs[i]));
+    SPEC_TRY(check_whole(k));
     return speci_gguf_plan_same(&k->w);
 }
 

@@ -20,7 +20,7 @@ struct model_generation {
 /* --- keys that are done --- */
 
 /* In a request 0 is off; a top_p of 0 in the file leaves the likeliest token alone, as every tiny one does. */
-static spec_status read_sampling(spec_request *r, model_config *c, bool *samples)
+spec_status speci_generation_sampling(spec_request *r, model_config *c, bool *samples)
 {
     double temperature, top_p, min_p, penalty;
     int32_t top_k;
@@ -162,7 +162,7 @@ static spec_status read(model_generation *g, const spec_model *m, model_config *
 {
     bool samples = false, words = true;
     speci_buf unread = { .a = m->allocator };
-    SPEC_TRY(read_sampling(&g->request, c, &samples));
+    SPEC_TRY(speci_generation_sampling(&g->request, c, &samples));
     SPEC_TRY(speci_config_int_or(c, &g->request.n_predict, "max_new_tokens", 0, 1, INT32_MAX));
     SPEC_TRY(read_stops(g, m, c));
     SPEC_TRY(read_never(g, m, c, &words));

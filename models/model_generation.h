@@ -10,6 +10,8 @@ typedef struct model_generation model_generation;
 /* Reads the keys of an open file, when the model's ids are known. What is wrong in it is no failure here: it is kept, and told to
  * who asks for the defaults. */
 spec_status speci_generation_read(model_generation **out, const spec_model *m, model_config *file);
+/* Its sampling alone, where what is wrong is a failure; *samples: do_sample. */
+spec_status speci_generation_sampling(spec_request *out, model_config *file, bool *samples);
 void speci_generation_close(model_generation *g, const spec_allocator *a);
 
 #endif

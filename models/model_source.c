@@ -59,3 +59,50 @@ void speci_source_close(model_source *s)
 }
 
 bool speci_has_tokenizer(const char *dir) { return speci_has_file(dir, "tokenizer.json") || speci_has_file(dir, "tokenizer.model"); }
+
+/* --- ids --- */
+
+/* *out is -1, with a warning, for an id that the model has no row for: such a token never comes, and files have -1 for
+ * "none", or the ids of the model they were made from. */
+static spec_status one_id(const spec_model *m, int32_t *out, const json_t *v, const char *file, const char *key)
+{
+    *out = -1;
+    if (!json_is_integer(v))
+        return speci_fail(SPEC_E_FORMAT, "%s: %s is %s, expected an id below %d", file, key, speci_value_of(v).s,
+                          m->n_vocab);
+    if (json_integer_value(v) >= 0 && json_integer_value(v) < m->n_vocab)
+        *out = (int32_t)json_integer_value(v);
+    else
+        speci_log(m->backend, SPEC_LOG_WARN, "%s: %s is %s, and the model has ids below %d: no such token ever comes",
+                  file, key, speci_value_of(v).s, m->n_vocab);
+    return SPEC_OK;
+}
+
+/* eos_token_id: a number or a list. A list of which no id is left says that there is none: no other file is asked. */
+static spec_status read_eos(spec_model *m, const json_t *v, const char *file)
+{
+    const size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    m->eos = speci_alloc(m->allocator, n, sizeof *m->eos);
+    if (!m->eos) return SPEC_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        int32_t id;
+        SPEC_TRY(one_id(m, &id, json_is_array(v) ? json_array_get(v, i) : v, file, "eos_token_id"));
+        if (id >= 0) m->eos[m->n_eos++] = id;
+    }
+    return SPEC_OK;
+}
+
+/* Ids that the model does not have yet. */
+static spec_status read_ids(spec_model *m, const model_config *c)
+{
+    const json_t *bos = json_object_get(c->root, "bos_token_id"), *eos = json_object_get(c->root, "eos_token_id");
+    if (m->bos < 0 && bos && !json_is_null(bos)) SPEC_TRY(one_id(m, &m->bos, bos, c->file, "bos_token_id"));
+    if (!m->eos && eos && !json_is_null(eos)) return read_eos(m, eos, c->file);
+    return SPEC_OK;
+}
+
+spec_status speci_source_ids(spec_model *m, const model_source *s)
+{
+    SPEC_TRY(read_ids(m, &s->generation)); /* which counts first */
+    return read_ids(m, &s->config);
+}

@@ -15,6 +15,8 @@ typedef struct model_source { /* zero to begin */
 spec_status speci_source_check(const char *path);
 /* Reads the config of m->path. Close it either way. */
 spec_status speci_source_read(model_source *s, const spec_model *m);
+/* The model's bos and end tokens, as the two files have them. Its n_vocab is known. */
+spec_status speci_source_ids(spec_model *m, const model_source *s);
 void speci_source_close(model_source *s);
 bool speci_has_tokenizer(const char *dir);
 

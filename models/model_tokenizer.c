@@ -2,10 +2,10 @@
 #include "models/model.h"
 
 /* Ids that no file gave: the original layouts have no such keys. */
-static spec_status ids_of_tokenizer(spec_model *m)
+spec_status speci_model_ids_of_tokenizer(spec_model *m, const spec_tokenizer *tokenizer)
 {
     spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
-    SPEC_TRY(spec_tokenizer_get_info(m->tokenizer, &info));
+    SPEC_TRY(spec_tokenizer_get_info(tokenizer, &info));
     if (m->bos < 0 && info.bos < m->n_vocab) m->bos = info.bos;
     if (m->eos || info.eos < 0 || info.eos >= m->n_vocab) return SPEC_OK;
     m->eos = speci_alloc(m->allocator, 1, sizeof *m->eos);
@@ -49,7 +49,7 @@ static spec_status check_rows(const spec_model *m, const char *path)
 spec_status speci_model_fit_tokenizer(spec_model *m, const char *path)
 {
     SPEC_TRY(check_rows(m, path));
-    return ids_of_tokenizer(m);
+    return speci_model_ids_of_tokenizer(m, m->tokenizer);
 }
 
 spec_status speci_model_open_tokenizer(spec_model *m, const char *path)

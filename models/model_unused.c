@@ -38,8 +38,6 @@ static bool is_left_over(const char *name)
     return false;
 }
 
-bool speci_model_is_left_over(const char *name) { return is_known_buffer(name) || is_left_over(name); }
-
 /* The bytes of "model.layers." in "model.layers.3.mlp.up_proj.weight"; 0 where no component is a number. */
 static size_t stack_length(const char *name)
 {

@@ -8,7 +8,4 @@
 /* Refuses a checkpoint with tensors that another network would compute with; logs what else was not used. */
 spec_status speci_model_check_unused(const spec_model *m, const model_config *config, const model_checkpoint *c);
 
-/* Is it one that means nothing for the text, whatever the model? */
-bool speci_model_is_left_over(const char *name);
-
 #endif

@@ -65,6 +65,9 @@ cmp -s "$work/m.gguf" "$work/through" && [ -p "$work/pipe" ] || fail "a pipe is 
 err_has "^$work/pipe: [0-9.]+ s$" # and no size
 what="spec convert -o -"
 "$spec" convert "$target" -o - --type f16 2> "$work/err" | cmp -s - "$work/m.gguf" || fail "the model is not on stdout"
+"$spec" convert "$target" -o - --type f16 > "$work/stdout.gguf" 2> "$work/err"
+cmp -s "$work/stdout.gguf" "$work/m.gguf" || fail "the model is not in the file that is stdout"
+! grep -q ' 0.0 MB' "$work/err" || fail "says that nothing was written"
 rm -r "$work"/source "$work"/pipe "$work"/link "$work"/through
 
 # --- heads, which are no targets ---
@@ -92,6 +95,9 @@ printf '{"text": 1}\n' > "$work/bad.jsonl"
 run 1 ngram build "$work/bad.jsonl" -m "$target" -o "$work/t";       no_out; err_has 'line 1 has no string "text"; --json-field'
 printf 'abc\377def' > "$work/bad.txt"
 run 1 ngram build "$work/bad.txt" -m "$target" -o "$work/t";         no_out; err_has "$work/bad.txt: .*byte 3 is 0xFF"
+printf 'a\0b\0' > "$work/bad.txt"
+run 1 ngram build "$work/bad.txt" -m "$target" -o "$work/t";         no_out; err_has "$work/bad.txt: byte 1 is 0: not a text"
+run 1 ngram build /dev/zero -m "$target" -o "$work/t";               no_out; err_has '/dev/zero: byte 0 is 0: not a text'
 # what gives bytes without end is read up to a bound, and refused
 ln -s /dev/zero "$work/endless.jsonl"
 run 1 ngram build "$work/endless.jsonl" -m "$target" -o "$work/t";   no_out; err_has 'endless.jsonl: line 1: more than 268435455 bytes'

@@ -35,6 +35,7 @@ for program in "$@"; do
     esac
     says 'build/(bin/\.\./)?lib/libspec-abacus.so: (file too short|invalid ELF)' \
         "$work/build/bin/$name" "${run[@]}" --backend abacus
+    if grep -q 'lib/\.\./lib' "$work/out"; then echo "FAILED: $name looks in one place twice:"; cat "$work/out"; exit 1; fi
     says 'plugins/libspec-abacus.so: cannot open' \
         "$work/build/bin/$name" "${run[@]}" --backend abacus --plugin-dir "$work/plugins"
 done

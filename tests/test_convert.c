@@ -11,6 +11,7 @@
 #include "models/text/text_gguf.h"
 #include "tests/support_decode.h"
 #include "tests/support_directory.h"
+#include "tests/support_file.h"
 #include "tests/support_memory.h"
 #include "tests/test.h"
 
@@ -25,6 +26,20 @@ static void convert(const char *from, const char *to, const char *type)
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
     p.type = type;
     OK(spec_model_convert(backend, from, to, &p));
+}
+
+/* The bytes of a file, which the caller frees. */
+static uint8_t *bytes_of_file(const char *path, long *n)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = ftell(f);
+    rewind(f);
+    uint8_t *bytes = malloc((size_t)*n + 1);
+    assert_int_equal(fread(bytes, 1, (size_t)*n, f), *n);
+    fclose(f);
+    return bytes;
 }
 
 /* A GGUF file, read. */
@@ -470,6 +485,40 @@ static void flags_of_added_tokens(void **state)
     spec_backend_close(be);
 }
 
+/* Sampling that a model is refused for is left out, and told; a number of 32 bits would be another. */
+static void wrong_sampling(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        bool good;
+    } cases[] = {
+        { "{\"do_sample\": true, \"top_k\": 5, \"temperature\": 0.5}", true },
+        { "{\"do_sample\": true, \"top_k\": 4294967301, \"temperature\": 0.5}", false },
+        { "{\"do_sample\": true, \"top_k\": -1}", false },
+        { "{\"do_sample\": true, \"temperature\": 1e300}", false },
+    };
+    spec_backend *be;
+    spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    char told[400], base[64];
+    bp.log = keep_log, bp.log_user_data = told, p.type = "f32";
+    OK(spec_backend_open(&be, "cpu:portable", &bp));
+    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+        const variant_file changed = { "generation_config.json", cases[i].config };
+        support_variant(base, GOLDEN "/llama2", &changed, 1);
+        told[0] = '\0';
+        OK(spec_model_convert(be, base, file, &p));
+        const opened o = open_file(file);
+        assert_int_equal(speci_gguf_find(o.g, "general.sampling.top_k") != NULL, cases[i].good);
+        assert_int_equal(speci_gguf_find(o.g, "general.sampling.temp") != NULL, cases[i].good);
+        assert_int_equal(strstr(told, "the new file has no defaults of sampling") != NULL, !cases[i].good);
+        speci_checkpoint_close(o.c);
+        support_variant_remove(base);
+    }
+    spec_backend_close(be);
+}
+
 static void add_sentence(void *user_data, const char *text)
 {
     char *all = user_data;
@@ -748,7 +797,7 @@ static void refuse(const char *from, const spec_convert_params *p, spec_status c
 }
 
 /* A golden model with another config. */
-static void refuse_changed(const char *name, const char *changes, const char *words)
+static void refuse_changed_as(spec_status code, const char *name, const char *changes, const char *words)
 {
     char from[512], base[64];
     const spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
@@ -756,9 +805,24 @@ static void refuse_changed(const char *name, const char *changes, const char *wo
     char *config = changed_config(from, changes);
     const variant_file changed = { "config.json", config };
     support_variant(base, from, &changed, 1);
-    refuse(base, &p, SPEC_E_UNSUPPORTED, words);
+    refuse(base, &p, code, words);
     free(config);
     support_variant_remove(base);
+}
+
+static void refuse_changed(const char *name, const char *changes, const char *words)
+{
+    refuse_changed_as(SPEC_E_UNSUPPORTED, name, changes, words);
+}
+
+/* Of a directory, what opening refuses, too. */
+static void refused_as_when_opened(void **state)
+{
+    (void)state;
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"eos_token_id\": [2, \"5\"]}", "eos_token_id is \"5\", expected an id below 96");
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"bos_token_id\": [1]}", "bos_token_id is an array, expected an id below 96");
+    refuse_changed_as(SPEC_E_FORMAT, "llama2", "{\"tie_word_embeddings\": true}",
+                      "tensor lm_head.weight differs from model.embed_tokens.weight");
 }
 
 static void refusals(void **state)
@@ -821,6 +885,121 @@ static void refusals(void **state)
     FAILS(spec_model_convert(backend, GOLDEN "/llama2", "/no/such/place", NULL), SPEC_E_IO, "/no/such/place");
 }
 
+/* --- what is no whole model --- */
+
+/* base/model.safetensors into dir with one tensor more, two 64-bit integers; or under another name, `without`. */
+static void change_directory(const char *dir, const char *base, const char *without, const char *stray)
+{
+    char path[600];
+    long n;
+    uint64_t n_old;
+    snprintf(path, sizeof path, "%s/model.safetensors", base);
+    uint8_t *old = bytes_of_file(path, &n);
+    memcpy(&n_old, old, sizeof n_old);
+    const size_t n_data = (size_t)n - 8 - (size_t)n_old;
+    json_t *header = json_loadb((const char *)old + 8, (size_t)n_old, 0, NULL);
+    json_t *entry = without ? json_incref(json_object_get(header, without))
+                            : json_pack("{s:s, s:[i], s:[I, I]}", "dtype", "I64", "shape", 2, "data_offsets", (json_int_t)n_data,
+                                        (json_int_t)n_data + 16);
+    if (without) json_object_del(header, without);
+    json_object_set_new(header, stray, entry);
+    char *text = json_dumps(header, JSON_COMPACT);
+    const uint64_t n_text = strlen(text);
+    const size_t n_new = 8 + (size_t)n_text + n_data + (without ? 0 : 16);
+    uint8_t *bytes = calloc(n_new, 1);
+    memcpy(bytes, &n_text, 8);
+    memcpy(bytes + 8, text, (size_t)n_text);
+    memcpy(bytes + 8 + n_text, old + 8 + n_old, n_data);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    support_write(path, bytes, n_new);
+    json_decref(header);
+    free(text);
+    free(bytes);
+    free(old);
+}
+
+/* A GGUF file of float32 at `to`, without a tensor or with one more, of that type and n_dim dimensions of two: NULL, none. */
+static void change_gguf(const char *to, const char *from, const char *without, const char *stray, uint32_t type, int32_t n_dim)
+{
+    static const uint8_t zeros[64];
+    const opened o = open_file(from);
+    const int64_t twos[] = { 2, 2, 2 };
+    const size_t n_stray = (type == 0 ? 4u : 8u) << n_dim;
+    size_t n;
+    speci_gguf_head head;
+    speci_writer w;
+    model_tensor *t = speci_checkpoint_tensors(o.c, &n);
+    speci_gguf_head_begin(&head, NULL);
+    for (size_t i = 0; i < o.g->n_pair; i++) OK(speci_gguf_put_pair(&head, &o.g->pairs[i]));
+    for (size_t i = 0; i < n; i++)
+        if (!without || strcmp(t[i].name, without) != 0) OK(speci_gguf_put_tensor(&head, t[i].name, t[i].n_dim, t[i].dim, 0, t[i].bytes));
+    if (stray) OK(speci_gguf_put_tensor(&head, stray, n_dim, twos, type, n_stray));
+    OK(speci_writer_open(&w, to, "GGUF", NULL));
+    OK(speci_gguf_head_write(&head, &w));
+    for (size_t i = 0; i < n; i++) {
+        if (without && strcmp(t[i].name, without) == 0) continue;
+        OK(speci_checkpoint_load(o.c, &t[i]));
+        OK(speci_writer_put(&w, t[i].data, t[i].bytes));
+        OK(speci_gguf_write_padding(&w, t[i].bytes));
+    }
+    if (stray) OK(speci_writer_put(&w, zeros, n_stray));
+    OK(speci_writer_close(&w, stray ? speci_gguf_write_padding(&w, n_stray) : SPEC_OK));
+    speci_gguf_head_free(&head);
+    speci_checkpoint_close(o.c);
+}
+
+enum { F32 = 0, I64 = 27 }; /* of GGUF */
+
+/* As when it is opened: a tensor that is missing or would count is told, and what is not used is no reason. */
+static void not_whole(void **state)
+{
+    (void)state;
+    static const struct {
+        bool gguf;
+        const char *without, *stray;
+        uint32_t type; /* of a GGUF file's */
+        spec_status status;
+        const char *part;
+        bool stays; /* the stray tensor is in the new file, too */
+        int32_t n_dim;
+    } cases[] = {
+        { false, "model.layers.1.mlp.up_proj.weight", "stray", I64, SPEC_E_FORMAT, "tensor model.layers.1.mlp.up_proj.weight is missing",
+          false, 1 },
+        { false, NULL, "model.layers.1.mlp.counts", I64, SPEC_E_UNSUPPORTED, "tensor model.layers.1.mlp.counts would count", false, 1 },
+        { false, NULL, "stray.counts", I64, SPEC_OK, "", false, 1 },
+        { true, "blk.1.ffn_up.weight", NULL, F32, SPEC_E_FORMAT, "tensor blk.1.ffn_up.weight is missing", false, 1 },
+        { true, NULL, "blk.1.counts", I64, SPEC_E_UNSUPPORTED, "tensor blk.1.counts would count", false, 1 },
+        { true, NULL, "stray.counts", I64, SPEC_OK, "", false, 1 },
+        { true, NULL, "stray.values", F32, SPEC_OK, "", true, 2 },
+        { true, NULL, "stray.cube", F32, SPEC_OK, "", false, 3 },
+    };
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    const variant_file none = { "model.safetensors", NULL };
+    p.type = "f32";
+    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+        const char *base = cases[i].gguf ? GOLDEN "/gguf/llama2.gguf" : GOLDEN "/llama2";
+        char from[160], dir[64];
+        if (cases[i].gguf) {
+            snprintf(from, sizeof from, "%s/changed.gguf", support_directory);
+            change_gguf(from, base, cases[i].without, cases[i].stray, cases[i].type, cases[i].n_dim);
+        } else {
+            support_variant(dir, base, &none, 1);
+            snprintf(from, sizeof from, "%s", dir);
+            change_directory(from, base, cases[i].without, cases[i].stray);
+        }
+        if (cases[i].status != SPEC_OK) {
+            refuse(from, &p, cases[i].status, cases[i].part);
+        } else {
+            OK(spec_model_convert(backend, from, file, &p));
+            assert_true(apart(file, base) == 0);
+            const opened o = open_file(file);
+            assert_int_equal(speci_checkpoint_find(o.c, cases[i].stray) != NULL, cases[i].stays);
+            speci_checkpoint_close(o.c);
+        }
+        if (!cases[i].gguf) support_variant_remove(dir);
+    }
+}
+
 /* --- memory that cannot be had --- */
 
 /* Every allocation in turn; with a tokenizer, which has many, some of them. */
@@ -871,20 +1050,6 @@ static int close_backend(void **state)
     return support_directory_remove(state);
 }
 
-/* The bytes of a file, which the caller frees. */
-static uint8_t *bytes_of_file(const char *path, long *n)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    *n = ftell(f);
-    rewind(f);
-    uint8_t *bytes = malloc((size_t)*n + 1);
-    assert_int_equal(fread(bytes, 1, (size_t)*n, f), *n);
-    fclose(f);
-    return bytes;
-}
-
 /* As many threads as one likes pack the same bytes, of every type; each tensor takes several tasks. */
 static void threads(void **state)
 {
@@ -920,7 +1085,9 @@ int main(void)
         cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits), cmocka_unit_test(flags_of_added_tokens),
         cmocka_unit_test(added_tokens_unsaid), cmocka_unit_test(many_added_tokens), cmocka_unit_test(many_tokens_of_config),
         cmocka_unit_test(added_tokens_alike), cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf),
-        cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(memory_fails),
+        cmocka_unit_test(same_mix), cmocka_unit_test(better_layers), cmocka_unit_test(refusals), cmocka_unit_test(not_whole),
+        cmocka_unit_test(memory_fails), cmocka_unit_test(wrong_sampling),
+        cmocka_unit_test(refused_as_when_opened),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -424,7 +424,7 @@ static const refused_case refused[] = {
     { "llama", "attention.causal", NULL, 0, SPEC_E_UNSUPPORTED, "llama.attention.causal is 0: attention in both directions" },
     { "llama", "something.else", NULL, 3, SPEC_OK, "" },
     { "olmo2", "attention.sliding_window_pattern", "[]", 2, SPEC_E_FORMAT,
-      "olmo2.attention.sliding_window_pattern has an entry that is no flag" },
+      "olmo2.attention.sliding_window_pattern[0] is 2, expected a flag for each layer" },
     { "olmo2", "attention.sliding_window_pattern", "[]", 1, SPEC_E_UNSUPPORTED,
       "olmo2.attention.sliding_window_pattern is an array: layers of several" },
     { "olmo2", "attention.sliding_window_pattern", NULL, 3, SPEC_E_UNSUPPORTED,

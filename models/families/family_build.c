@@ -23,6 +23,8 @@ spec_status speci_model_build_begin(model_builder *b, int32_t n_vocab, int32_t d
     spec_model *m = b->model;
     size_t n_tensor;
     speci_checkpoint_tensors(b->checkpoint, &n_tensor);
+    speci_free(m->allocator, m->unknown_keys); /* of a config that was read before */
+    m->unknown_keys = NULL;
     SPEC_TRY(speci_config_check(b->config, &m->unknown_keys, m->allocator));
     if ((size_t)n_layer > n_tensor) /* before the number is believed */
         return speci_fail(SPEC_E_FORMAT, "%s: %d layers, but %s has only %zu tensors", b->config->file, n_layer,
@@ -55,6 +57,7 @@ spec_status speci_model_build_check_heads(model_builder *b, const model_attentio
                    .u.attention = { .q = { .dtype = SPEC_DTYPE_F32, .ld = width }, .n_head = a->n_head, .scale = a->scale,
                                     .window = a->window, .kv = kv, .y = { .dtype = t, .ld = width } } };
     char why[256];
+    if (b->shapes_only) return SPEC_OK; /* it is not for this device */
     if (speci_op_supports(be->ops, be->dev, &op) == SPEC_OK) {
         op.u.attention.cap = a->cap;
         return speci_op_supports(be->ops, be->dev, &op);
@@ -100,6 +103,7 @@ static spec_status load_piece(void *arg, int32_t i)
 spec_status speci_model_build_load(model_builder *b, const model_tensor *t)
 {
     loading l = { b->checkpoint, t };
+    if (b->shapes_only) return SPEC_OK;
     return speci_parallel(b->model->backend, (int32_t)((t->bytes + LOAD_BYTES - 1) / LOAD_BYTES), load_piece, &l);
 }
 
@@ -140,6 +144,7 @@ spec_status speci_model_build_copied(model_builder *b, const model_tensor *t)
 spec_status speci_model_build_upload(model_builder *b, const float **out, const float *data, size_t n)
 {
     void *p = NULL;
+    if (b->shapes_only) return SPEC_OK;
     SPEC_TRY(speci_model_own_memory(b->model, &p, n * sizeof *data));
     SPEC_TRY(b->model->backend->ops->upload(b->queue, p, data, n * sizeof *data));
     *out = p;
@@ -160,6 +165,7 @@ typedef void (*map_fn)(float *x, size_t n);
 static spec_status upload_tensor(model_builder *b, const float **out, const model_tensor *t, map_fn map)
 {
     const size_t n = (size_t)count(t);
+    if (b->shapes_only) return SPEC_OK;
     float *x = to_float(b, t);
     if (!x) return SPEC_E_NOMEM;
     if (map) map(x, n);

@@ -36,6 +36,7 @@ typedef struct model_builder {
     int32_t n_unpacked;            /* matrices in blocks that the device has no use for as they are */
     size_t bytes_packed, bytes_unpacked; /* of these in the file, and on the device */
     spec_head_layers head_layers;
+    bool shapes_only;              /* no weight is read: the tensors' names, shapes and types are checked */
     bool config_only, config_read; /* only config.json is wanted: speci_model_build_begin ends with E_ABORTED, and sets the latter */
 } model_builder;
 

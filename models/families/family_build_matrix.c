@@ -155,6 +155,7 @@ static spec_status open_matrix(model_builder *b, const spec_weight **out, const 
                                bool glu, bool gather)
 {
     const gguf_type *const blocks = r[0].t->blocks;
+    if (b->shapes_only) return SPEC_OK;
     spec_weight_desc desc = { .n_in = n_in, .dtype = blocks ? blocks->dtype : r[0].t->dtype, .compute = b->model->dtype,
                               .glu = glu, .gather = gather };
     bool unlike = false, packed = false; /* unlike: a fine-tune was merged into some of the parts, say */
@@ -267,6 +268,7 @@ spec_status speci_model_build_stack(model_builder *b, model_linear *out, const m
     *out = (model_linear){ .n_in = stack->n_in };
     for (int32_t i = 0; i < stack->n_part; i++) out->n_out += stack->parts[i].n_out;
     SPEC_TRY(find_parts(b, t, stack));
+    if (b->shapes_only) return SPEC_OK;
     SPEC_TRY(open_parts(b, out, t, stack));
     for (int32_t i = 0; i < 2 * stack->n_part; i++)
         if (t[i]) SPEC_TRY(speci_model_build_copied(b, t[i]));
@@ -281,13 +283,21 @@ spec_status speci_model_build_linear(model_builder *b, model_linear *out, const 
 
 /* --- embeddings and head --- */
 
+/* The one check that reads weights where shapes alone are asked for; else the embeddings are there. */
+static spec_status load_both(model_builder *b, const model_tensor *embed, const model_tensor *head)
+{
+    if (!b->shapes_only) return speci_model_build_load(b, head);
+    SPEC_TRY(speci_checkpoint_load(b->checkpoint, embed));
+    return speci_checkpoint_load(b->checkpoint, head);
+}
+
 /* Versions of transformers differ on which of the two counts when a tied model's file has both: only copies are
  * taken. */
 static spec_status check_copy(model_builder *b, const model_tensor *embed, const char *head)
 {
     model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
     if (!t) return SPEC_OK;
-    SPEC_TRY(speci_model_build_load(b, t));
+    SPEC_TRY(load_both(b, embed, t));
     if (!speci_tensor_has_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype || t->blocks != embed->blocks ||
         memcmp(t->data, embed->data, t->bytes) != 0)
         return speci_fail(SPEC_E_FORMAT,

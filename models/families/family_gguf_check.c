@@ -37,8 +37,6 @@ static spec_status read_back(json_t *taken, spec_model *m, model_checkpoint *c, 
     SPEC_TRY(speci_gguf_config(&config, &row, c, file));
     config.taken = taken;
     speci_checkpoint_rename(c, row->names);
-    speci_free(m->allocator, m->unknown_keys); /* of the config that it was made from */
-    m->unknown_keys = NULL;
     model_builder b = {
         .model = m, .checkpoint = c, .config = &config, .form = row->form, .dir = file, .config_only = true
     };

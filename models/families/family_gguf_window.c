@@ -9,19 +9,19 @@ static const char slides[] = "sliding_attention", full[] = "full_attention";
 
 static model_name key_of(const char *architecture) { return speci_namef("%s.attention.sliding_window_pattern", architecture); }
 
-/* Flags [n] to names of kinds; NULL without memory, or where one is no flag. */
-static json_t *kinds_of(const json_t *flags)
+/* Flags [n] to names of kinds. */
+static spec_status kinds_of(json_t **out, const json_t *flags, const char *file, const char *key)
 {
     size_t i;
-    json_t *flag, *kinds = json_array();
+    json_t *flag, *kinds = *out = json_array();
     json_array_foreach((json_t *)(uintptr_t)flags, i, flag) {
-        const bool is_flag = json_is_boolean(flag) || (json_is_integer(flag) && json_integer_value(flag) >> 1 == 0);
+        if (!json_is_boolean(flag) && !(json_is_integer(flag) && json_integer_value(flag) >> 1 == 0))
+            return speci_fail(SPEC_E_FORMAT, "%s: %s[%zu] is %s, expected a flag for each layer", file, key, i, speci_value_of(flag).s);
         const bool window = json_is_true(flag) || json_integer_value(flag) == 1;
-        if (is_flag && json_array_append_new(kinds, json_string(window ? slides : full)) == 0) continue;
-        json_decref(kinds);
-        return NULL;
+        if (json_array_append_new(kinds, json_string(window ? slides : full)) != 0)
+            return speci_fail(SPEC_E_NOMEM, "%s: no memory for %s", file, key);
     }
-    return kinds;
+    return SPEC_OK;
 }
 
 spec_status speci_gguf_windows(gguf_reading *r)
@@ -29,9 +29,12 @@ spec_status speci_gguf_windows(gguf_reading *r)
     json_t *pattern = json_object_get(r->config, SPECI_GGUF_WINDOWS);
     if (!pattern) return SPEC_OK;
     const model_name key = key_of(r->architecture);
-    json_t *kinds = json_is_array(pattern) ? kinds_of(pattern) : NULL;
-    if (json_is_array(pattern) && !kinds)
-        return speci_fail(SPEC_E_FORMAT, "%s: %s has an entry that is no flag, or there is no memory for it", r->file->file, key.s);
+    json_t *kinds = NULL;
+    const spec_status status = json_is_array(pattern) ? kinds_of(&kinds, pattern, r->file->file, key.s) : SPEC_OK;
+    if (status != SPEC_OK) {
+        json_decref(kinds);
+        return status;
+    }
     SPEC_TRY(kinds ? speci_gguf_set(r, "layer_types", kinds, key.s)
                    : speci_gguf_set(r, "sliding_window_pattern", json_incref(pattern), key.s));
     return speci_gguf_set(r, SPECI_GGUF_WINDOWS, json_null(), NULL);

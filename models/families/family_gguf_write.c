@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/model_unused.h"
-
 enum { KEY_MAX = 128 };
 
 /* ------------------------------------------------------------------------------------------- keys --- */
@@ -147,18 +145,26 @@ static spec_status add(gguf_writing *w, gguf_stored **out, const char *name)
 
 static bool has(const char *name, const char *part) { return strstr(name, part) != NULL; }
 
-/* [n_channel][1][width] is [n_channel][width] there. */
+static bool has_values(const model_tensor *t) { return t->dtype != SPEC_DTYPE_AUTO || t->blocks; }
+
+/* [n_channel][1][width] is [n_channel][width] there. How many dimensions; 0: of such a shape there is nothing. */
+static int32_t dims_of(const model_tensor *from, int64_t dim[MODEL_MAX_DIM])
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < from->n_dim; i++)
+        if (from->n_dim < 3 || from->dim[i] != 1) dim[n++] = from->dim[i];
+    return n > 2 || from->bytes == 0 ? 0 : n;
+}
+
 static spec_status shape(gguf_stored *t)
 {
     const model_tensor *from = t->from;
     int64_t dim[MODEL_MAX_DIM];
-    int32_t n = 0;
-    if (from->dtype == SPEC_DTYPE_AUTO && !from->blocks)
+    const int32_t n = dims_of(from, dim);
+    if (!has_values(from))
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: %s cannot be converted, expected F32, BF16, F16 or blocks", from->file,
                           from->name, from->dtype_name);
-    for (int32_t i = 0; i < from->n_dim; i++)
-        if (from->n_dim < 3 || from->dim[i] != 1) dim[n++] = from->dim[i];
-    if (n < 1 || n > 2 || from->bytes == 0)
+    if (n == 0)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: shape %s cannot be converted, expected a vector or a matrix", from->file,
                           from->name, speci_shape_of(from->n_dim, from->dim).s);
     t->n_dim = n;
@@ -240,9 +246,26 @@ static spec_status plan_tensor(gguf_writing *w, const model_tensor *from)
         const bool copy = strcmp(name, "output.weight") == 0 && json_is_true(json_object_get(w->taken, "tie_word_embeddings"));
         return copy ? SPEC_OK : plan_one(w, from, name, 0, 0);
     }
-    if (speci_model_is_left_over(from->name)) return SPEC_OK;
-    return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s has no name in GGUF files of %s: it cannot be converted", from->file, from->name,
-                      w->row->architecture);
+    return SPEC_OK; /* speci_gguf_check_named */
+}
+
+static bool is_named(const gguf_writing *w, const char *name)
+{
+    char stored[256];
+    for (const model_rename *r = w->row->halves; r && r->name; r++)
+        if (speci_renamed_by(r, name, stored, sizeof stored)) return true;
+    return speci_renamed(w->row->names, name, stored, sizeof stored) != NULL;
+}
+
+spec_status speci_gguf_check_named(const gguf_writing *w)
+{
+    size_t n;
+    const model_tensor *t = speci_checkpoint_tensors(w->checkpoint, &n);
+    for (size_t i = 0; i < n; i++)
+        if (t[i].used && !is_named(w, t[i].name))
+            return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s has no name in GGUF files of %s: it cannot be converted", t[i].file,
+                              t[i].name, w->row->architecture);
+    return SPEC_OK;
 }
 
 /* ------------------------------------------------------------------------------- rotary divisors --- */
@@ -311,6 +334,8 @@ spec_status speci_gguf_plan_same(gguf_writing *w)
     const model_tensor *t = speci_checkpoint_tensors(w->checkpoint, &n);
     for (size_t i = 0; i < n; i++) {
         gguf_stored *stored;
+        int64_t dim[MODEL_MAX_DIM];
+        if (!t[i].used && (!has_values(&t[i]) || dims_of(&t[i], dim) == 0)) continue;
         SPEC_TRY(add(w, &stored, t[i].name));
         stored->from = &t[i];
         SPEC_TRY(shape(stored));

@@ -18,9 +18,11 @@ struct gguf_writing { /* zero to begin; the fields before the gap are to be set 
     float *made;                /* values of tensors that no file has */
 };
 
-/* Fills tensors (without types) and head: the architecture, and what stands below its name. */
+/* Fills tensors (without types) and head: the architecture, and what stands below its name. A tensor that has no name there is left out. */
 spec_status speci_gguf_plan(gguf_writing *w);
-/* The tensors of a GGUF file as they are. */
+/* Fails for one of these that is used. */
+spec_status speci_gguf_check_named(const gguf_writing *w);
+/* The tensors of a GGUF file as they are, but for those that are not used and whose type or shape is none here. */
 spec_status speci_gguf_plan_same(gguf_writing *w);
 void speci_gguf_plan_free(gguf_writing *w);
 /* Would the file, read again, come to what was taken? m: what reading a config needs. */

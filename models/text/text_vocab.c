@@ -44,7 +44,7 @@ static size_t find_slot(const speci_vocab *v, const char *s, size_t n)
     for (size_t i = (size_t)hash_bytes(s, n) & mask;; i = (i + 1) & mask) {
         if (v->slot[i] == 0) return i;
         const vocab_entry *e = entry_at(v, v->slot[i] - 1);
-        if (e->n == n && memcmp(v->text.data + e->offset, s, n) == 0) return i;
+        if (e->n == n && (n == 0 || memcmp(v->text.data + e->offset, s, n) == 0)) return i;
     }
 }
 

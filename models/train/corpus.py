@@ -92,7 +92,10 @@ def encode_file(path, tokenizer, first, cache):
         if os.path.exists(kept):
             with safe_open(kept, "pt") as file:
                 return file.get_tensor("tokens")
-    encodings = tokenizer.encode_batch_fast(documents_of(read_text(path)), add_special_tokens=False)
+    documents = documents_of(read_text(path))
+    if not documents:
+        raise Refusal("%s has no text in it, but %s" % (path, SEPARATOR))
+    encodings = tokenizer.encode_batch_fast(documents, add_special_tokens=False)
     tokens = torch.cat([torch.tensor([first] + e.ids, dtype=torch.int32) for e in encodings])
     if kept:
         checkpoint.save_tensors(kept, {"tokens": tokens})

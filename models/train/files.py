@@ -21,11 +21,16 @@ def command(main):
 def write_whole(path, write):
     """write(temporary path), then takes the place of `path` in one step: a kill leaves the old file or the new one."""
     beside = path + ".part"
-    write(beside)
-    with open(beside, "rb+") as f:
-        os.fsync(f.fileno())
-    os.chmod(beside, 0o644)  # some writers make files that only their owner reads
-    os.replace(beside, path)
+    try:
+        write(beside)
+        with open(beside, "rb+") as f:
+            os.fsync(f.fileno())
+        os.chmod(beside, 0o644)  # some writers make files that only their owner reads
+        os.replace(beside, path)
+    except BaseException:
+        if os.path.exists(beside):
+            os.remove(beside)  # a part of what a full disk had no room for is of no use
+        raise
 
 
 def write_text(path, text):

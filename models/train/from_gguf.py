@@ -43,6 +43,8 @@ class Reader:
                 self.tensors[name] = shape[::-1], self.number("I"), self.number("Q")
         except struct.error:
             raise Refusal("%s ends inside its header" % path)
+        except (KeyError, UnicodeDecodeError) as error:
+            raise Refusal("%s has a header that is damaged, or newer than this: %s" % (path, error))
         align = self.meta.get("general.alignment", 32)
         self.begin = (self.at + align - 1) // align * align
 
@@ -133,24 +135,43 @@ def write_tokenizer(meta, directory):
         "eos_token": tokens[meta["tokenizer.ggml.eos_token_id"]]})
 
 
-def convert(path, directory):
-    file = Reader(path)
-    if file.meta.get("general.architecture") != "llama":
-        raise Refusal("%s is a %s; this converts llama alone" % (path, file.meta.get("general.architecture")))
-    config = config_of(file.meta) | {"tie_word_embeddings": "output.weight" not in file.tensors}
-    net, weights = checkpoint.build_llama(config), {}
-    for name in file.tensors:
+def check_rotation(file):
+    """What is written turns by one base: factors that divide its frequencies have to be ones."""
+    scaling, factors = file.meta.get("llama.rope.scaling.type", "none"), "rope_freqs.weight"
+    if scaling != "none":
+        raise Refusal("%s has rotary positions scaled by %s, which this does not write" % (file.path, scaling))
+    if factors in file.tensors and not torch.all(file.tensor(factors) == 1):
+        raise Refusal("%s has rotary positions of its own (%s), which this does not write" % (file.path, factors))
+
+
+def weights_of(file, config):
+    """{name in a Decoder: weight}"""
+    weights = {}
+    for name in file.tensors.keys() - {"rope_freqs.weight"}:
         if name in OUTSIDE:
             weights[OUTSIDE[name]] = file.tensor(name)
             continue
         part = name.split(".")  # blk.N.part.weight
-        if part[0] != "blk" or part[2] not in LAYER:
-            continue  # tables of rotation factors, which this architecture does without
+        if len(part) != 4 or part[0] != "blk" or part[2] not in LAYER or part[3] != "weight":
+            raise Refusal("%s: tensor %s is no part of the Llama that this writes" % (file.path, name))
         weight = file.tensor(name)
         if part[2] in ("attn_q", "attn_k"):
             weight = unpermute(weight, config["num_attention_heads" if part[2] == "attn_q" else "num_key_value_heads"])
         weights["layers.%s.%s.weight" % (part[1], LAYER[part[2]])] = weight
-    net.load_state_dict(weights)
+    return weights
+
+
+def convert(path, directory):
+    file = Reader(path)
+    if file.meta.get("general.architecture") != "llama":
+        raise Refusal("%s is a %s; this converts llama alone" % (path, file.meta.get("general.architecture")))
+    check_rotation(file)
+    config = config_of(file.meta) | {"tie_word_embeddings": "output.weight" not in file.tensors}
+    net = checkpoint.build_llama(config)
+    try:
+        net.load_state_dict(weights_of(file, config))
+    except RuntimeError as error:  # what is missing, or of another shape
+        raise Refusal("%s is not the model that its keys say: %s" % (path, " ".join(str(error).split())))
     os.makedirs(directory, exist_ok=True)
     write_tokenizer(file.meta, directory)
     checkpoint.save(net, config, directory)

@@ -274,6 +274,37 @@ class FromGguf(Case):
         self.refused("is not a GGUF file", from_gguf.convert, os.path.join(self.path("target"), "model.safetensors"), self.path("o"))
 
 
+    def test_what_is_no_plain_llama(self):
+        program = os.environ.get("SPEC_TEST_PROGRAM")
+        if not program:
+            self.skipTest("SPEC_TEST_PROGRAM is not set")
+        llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 1e4,
+                  "original_max_position_embeddings": 32}
+        for name, words, biases, rope in (("bias", r"attn_[a-z]+\.bias is no part of the Llama", True, None),
+                                          ("linear", "positions scaled by linear", False, {"rope_type": "linear", "factor": 2.0}),
+                                          ("llama3", "rope_freqs.weight", False, llama3)):
+            with self.subTest(name):
+                directory, file = self.model(name=name, attention_bias=biases), self.path(name + ".gguf")
+                config = checkpoint.read_config(directory)
+                files.write_json(os.path.join(directory, "config.json"), config | ({"rope_parameters": rope} if rope else {}))
+                subprocess.run([program, "convert", directory, "-o", file, "--type", "f32"], check=True, capture_output=True)
+                self.refused(words, from_gguf.convert, file, self.path("o"))
+
+
+class Files(Case):
+    def test_what_could_not_be_written_leaves_the_old_file(self):
+        path = self.path("file", "old")
+
+        def write(to):
+            with open(to, "w") as f:
+                f.write("half")
+            raise OSError("no room")
+        with self.assertRaises(OSError):
+            files.write_whole(path, write)
+        with open(path) as f:
+            self.assertEqual([f.read(), os.listdir(self.at)], ["old", ["file"]])
+
+
 class Generating(Case):
     def test_greedy_equals_transformers_and_forced_tokens_stay(self):
         for family in CONFIGS:
@@ -471,6 +502,7 @@ class Distilling(Case):
         self.refused("is not text: character 1 is the control", distil.main, self.argv(self.path("o"), "--text", self.path("c.txt", "a\0b")))
         self.refused("cannot be unpacked", distil.main, self.argv(self.path("o"), "--text", self.path("d.txt.xz", b"no xz")))
         self.refused("has no text in it", distil.main, self.argv(self.path("o"), "--text", self.path("e.txt", "\n")))
+        self.refused("has no text in it", distil.main, self.argv(self.path("o"), "--text", self.path("s.txt", "<|endoftext|>\n\n")))
         self.refused("there is no", distil.main, self.argv(self.path("o"), "--text", self.path("absent.txt")))
         self.refused("no whole number of heads", distil.main, self.argv(self.path("o"), "--head-dim", "24"))
         self.refused("which is held back, has 6 tokens, and prompts take 24", distil.main, self.argv(self.path("o"), "--text", self.path("f.txt", story(8))))
