@@ -20,8 +20,9 @@
 static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
 static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 /* A way to draft that is so much faster than plain decoding at best may lose all of the reserve; others a part in proportion. Of that a
- * trial with some of the sequences may lose so much: others follow if it was of use. */
-static const double WHOLE_RESERVE = 2, SOME_ASKED = 0.25;
+ * trial with some of the sequences may lose SOME_ASKED: others follow if it was of use. It may always lose LEAST_TRIAL of a plain round, if
+ * the reserve is four times that: few asks say little, and what was unlucky is tried again. */
+static const double WHOLE_RESERVE = 2, SOME_ASKED = 0.25, LEAST_TRIAL = 0.1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* A round that takes so much longer than usual was disturbed. */
@@ -247,12 +248,10 @@ static int32_t asks_of(const speci_choice *c, int32_t arm, arm_prospect *p, cons
                        int32_t n_seq)
 {
     const double usual = usual_ratio(c, speci_choice_load(n_seq));
-    double most_lost = may_lose(c, p, plain);
+    const double all = may_lose(c, p, plain), some = fmax(SOME_ASKED * all, fmin(LEAST_TRIAL, SOME_ASKED * c->reserve));
     int32_t n_ask = n_seq;
-    while (n_ask > 0 && !(affords(c, p, n_seq) && is_safe(p, plain, n_seq, most_lost))) {
-        if (n_ask == n_seq) most_lost *= SOME_ASKED;
+    while (n_ask > 0 && !(affords(c, p, n_seq) && is_safe(p, plain, n_seq, n_ask == n_seq ? all : some)))
         if ((n_ask /= 2) > 0) *p = expect(c, arm, n_seq, n_ask, sources, usual);
-    }
     return n_ask;
 }
 
