@@ -912,6 +912,10 @@ static void test_distributions_of_logits(void **state)
     const spec_sampling greedy = { .temperature = 0, .top_k = 3 };
     test_ok(spec_probs(probs, logits, 4, &greedy, scratch), "distribution");
     assert_true(probs[0] == 0 && probs[1] == 1 && probs[2] == 0 && probs[3] == 0);
+    const float equal[] = { 1, 1, 1, 1 };
+    const spec_sampling half = { .temperature = 1, .top_p = 0.5f }; /* which two of them have, and exactly */
+    test_ok(spec_probs(probs, equal, 4, &half, scratch), "distribution");
+    assert_true(probs[0] == 0.5f && probs[1] == 0.5f && probs[2] == 0 && probs[3] == 0);
 }
 
 static void refuse_probs(const float logits[3], int32_t n, spec_sampling how, const char *says)
