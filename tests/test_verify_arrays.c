@@ -916,6 +916,7 @@ static void test_distributions_of_logits(void **state)
     const spec_sampling half = { .temperature = 1, .top_p = 0.5f }; /* which two of them have, and exactly */
     test_ok(spec_probs(probs, equal, 4, &half, scratch), "distribution");
     assert_true(probs[0] == 0.5f && probs[1] == 0.5f && probs[2] == 0 && probs[3] == 0);
+    assert_int_equal(spec_draw(probs, 4, 1), 1); /* a number that is too large draws the last token that can be */
 }
 
 static void refuse_probs(const float logits[3], int32_t n, spec_sampling how, const char *says)
