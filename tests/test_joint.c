@@ -265,6 +265,8 @@ static void refusals(void **state)
     OK(w.net->kind->forward(w.net, &in, 1, NULL, NULL));
     tree.n = 2, in.n_fed = 1;
     FAILS(w.net->kind->forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
+    in.n_fed = 0, in.n_grown = 1;
+    FAILS(w.net->kind->forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
     close_net(&w);
     /* 200 nodes and 64 of the path in front; one sequence more than a pass takes */
     const speci_exec_params p = { .n_seq = m->backend->info.row_max / 264 + 1, .n_ctx = 100, .n_node = 200, .joint = true };
