@@ -522,7 +522,8 @@ int main(void)
     return 0;
 #endif
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps),           cmocka_unit_test(bytes_beside_pieces), cmocka_unit_test(prompts), cmocka_unit_test(prompts_in_parts),
+        cmocka_unit_test(maps),           cmocka_unit_test(bytes_beside_pieces), cmocka_unit_test(prompts),
+        cmocka_unit_test(prompts_in_parts),
         cmocka_unit_test(one_by_one),     cmocka_unit_test(characters_in_parts), cmocka_unit_test(special_tokens),
         cmocka_unit_test(going_on),       cmocka_unit_test(behind),              cmocka_unit_test(behind_others),
         cmocka_unit_test(no_memory),
