@@ -131,6 +131,12 @@ for file in corpus.txt corpus.jsonl; do
     run 0 ngram build "$work/marked.${file#*.}" -m "$target" -o "$work/marked.png"
     cmp -s "$work/t.png" "$work/marked.png" || fail "a byte order mark is read as text"
 done
+yes "a b" | head -c 262144 > "$work/block.txt" # as much as is read at once
+{ cat "$work/block.txt"; printf '\357\273\277'; } > "$work/behind.txt"
+for file in block behind; do run 0 ngram build "$work/$file.txt" -m "$target" -o "$work/$file.png"; done
+! cmp -s "$work/block.png" "$work/behind.png" || fail "the bytes of a mark behind the beginning are no text"
+cat "$work/corpus.jsonl" "$work/corpus.jsonl" > "$work/two.jsonl"
+run 0 ngram build "$work/two.jsonl" -m "$target" -o "$work/two.png"; err_has 'tokens of 2 texts'
 "$spec" ngram build - -m "$target" -o "$work/in.png" < "$work/corpus.txt" 2> "$work/err" || fail "a corpus from stdin"
 cmp -s "$work/t.png" "$work/in.png" || fail "a corpus from stdin gives another table"
 grep -q warning "$work/err" && fail "a warning without a reason"
@@ -459,6 +465,8 @@ assert 1 <= o["emitted_per_step"] <= 4 and o["n_prompt"] > 0
 assert o["bytes_model"] > 0 and o["bytes_state"] > 0 and o["tokens_per_second"] > 0
 END
 fi
+run 0 run -m "$target" -p "$prompt" -n 1 --logprobs 1 --logit-bias 130+1000 --json # a part of a character
+[ "$(grep -c '"text": null' "$work/out")" -gt 0 ] && grep -q '"bytes": \[' "$work/out" || fail "bytes that are no text are told as some"
 run 0 run -m "$target" -p "$prompt" -n 2 --logprobs 1; 
 err_has '^logprob  1: [0-9]+ " there" -[0-9.]+ of [0-9]+ " there" -[0-9.]+$'
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --json-lines --ignore-eos
@@ -585,6 +593,7 @@ pending = None
 for s in o["steps"]:
     n = len(s["token"])
     assert all(len(s[k]) == n for k in ("parent", "rank", "draft", "target"))
+    assert s["draft"][0] is None and s["target"][0] is None  # the root was drawn before
     assert s["path"][0] == 0 and all(s["parent"][b] == a for a, b in zip(s["path"], s["path"][1:]))
     assert pending is None or s["token"][0] == pending
     assert all(0 <= s["draft"][i] <= 1.0001 and 0 <= s["target"][i] <= 1.0001 for i in range(1, n))
@@ -648,6 +657,13 @@ run 0 tree "$target" -p "</script><b>" --html "$work/page" --steps 4; page alone
 err_has 'no drafter'
 run 0 tree "$target" -p "$prompt" -c 16 --ignore-eos --html "$work/page"; page context 16
 grep -q '"stop":"context"' "$work/page" || fail "the context's end is not told"
+for stop in "length:-n 3 --ignore-eos" "eos:--steps 120" "steps:--steps 120 --ignore-eos"; do
+    # shellcheck disable=SC2086
+    run 0 tree "$target" -p "$prompt" ${stop#*:} --html "$work/page"
+    grep -q "\"stop\":\"${stop%%:*}\"" "$work/page" || fail "it is not told that it stopped by ${stop%%:*}"
+done
+run 0 tree "$target" -p "" --steps 1 --html "$work/page"
+grep -q '"prompt":"[^"]*endoftext' "$work/page" || fail "an empty prompt is not the token in front of texts"
 
 # --- stop strings: the text ends before the first of them ---
 word=$(grep -oE '[a-z]{3,}' "$work/plain" | sed -n 3p)

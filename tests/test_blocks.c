@@ -136,10 +136,25 @@ static void in_a_row(void **state)
     }
 }
 
+/* Of types that are known by name and size alone, how a tensor's end is found: values and bytes of a block, in ggml-common.h the
+ * asserted sizes. */
+static const struct { uint32_t id, n_value, bytes; } named[] = {
+    { 9, 32, 2 + 2 + 32 },        { 15, 256, 4 + 256 + 32 },    { 16, 256, 2 + 64 },          { 17, 256, 2 + 64 + 8 },
+    { 18, 256, 2 + 96 },          { 19, 256, 2 + 32 + 16 },     { 21, 256, 2 + 104 + 4 },     { 22, 256, 2 + 64 + 16 },
+    { 24, 1, 1 },                 { 25, 1, 2 },                 { 26, 1, 4 },                 { 27, 1, 8 },
+    { 28, 1, 8 },                 { 29, 256, 32 + 16 + 8 },     { 34, 256, 2 + 4 + 48 },      { 35, 256, 2 + 64 },
+    { 40, 64, 4 + 32 },
+};
+
 static void types(void **state)
 {
     (void)state;
     for (int r = 0; r < N_ELEMENTS(rows); r++) assert_string_equal(speci_gguf_type(rows[r].id)->name, rows[r].name);
+    for (int i = 0; i < N_ELEMENTS(named); i++) {
+        const gguf_type *type = speci_gguf_type(named[i].id);
+        assert_int_equal(type->n_value, named[i].n_value);
+        if (type->bytes != named[i].bytes) fail_msg("%s: %u bytes, not %u", type->name, type->bytes, named[i].bytes);
+    }
     assert_null(speci_gguf_type(4));
     assert_null(speci_gguf_type(1000));
     for (uint32_t id = 0; id < 64; id++) {
@@ -151,8 +166,22 @@ static void types(void **state)
     }
 }
 
+/* Rows that are no whole large blocks get the small ones that hold as much; rows of neither get none. */
+static void fitting(void **state)
+{
+    (void)state;
+    static const struct { uint32_t id, small; } types_[] = { { 12, 6 }, { 13, 7 }, { 14, 8 } };
+    for (int i = 0; i < N_ELEMENTS(types_); i++) {
+        const gguf_type *type = speci_gguf_type(types_[i].id);
+        assert_ptr_equal(speci_gguf_type_fitting(type, 512), type);
+        assert_ptr_equal(speci_gguf_type_fitting(type, 96), speci_gguf_type(types_[i].small));
+        assert_null(speci_gguf_type_fitting(type, 100));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(values), cmocka_unit_test(in_a_row), cmocka_unit_test(types) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(values), cmocka_unit_test(in_a_row), cmocka_unit_test(types),
+                                         cmocka_unit_test(fitting) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

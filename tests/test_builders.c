@@ -406,7 +406,7 @@ static const char *shape_file(const char *text, size_t n)
 static void files(void **state)
 {
     (void)state;
-    static const char good[] = "# a comment\n0\n 0 # another\r\n\n\t1\n1\n2";
+    static const char good[] = "# a comment\n0\n 0 # another\r\n\n\t1\r\n1\n2";
     static const int32_t parent[] = { -1, 0, 0, 1, 1, 2 };
     const char *text = shape_file(good, sizeof good - 1);
     check_parents(text, parent, N_ELEMENTS(parent));
@@ -417,7 +417,7 @@ static void files(void **state)
     } bad[] = {
         { "0\n2\n", 4, ":2: expected the parent of node 2" }, { "1\n", 2, ":1: expected the parent of node 1" },
         { "-1\n", 3, ":1:" }, { "0\nx\n", 4, ":2:" }, { "0 0\n", 4, ":1:" }, { "0\n\0" "0\n", 5, ":2:" },
-        { "0\n99999999999999999999\n", 23, ":2:" }, { "0\n0x1\n", 6, ":2:" }, { "0\n\xff\n", 4, ":2:" },
+        { "0\n99999999999999999999\n", 23, ":2:" }, { "0\n4294967296\n", 13, ":2:" }, { "0\n0x1\n", 6, ":2:" }, { "0\n\xff\n", 4, ":2:" },
         { "", 0, ": no node: expected lines" }, { "# 0\n\n", 5, ": no node: " },
     };
     spec_builder *b;
@@ -462,6 +462,7 @@ static void texts(void **state)
         { "dyspec-threshold", "dyspec-threshold:T" }, { "dyspec-threshold:0", "dyspec-threshold:T" },
         { "dyspec-threshold:1.01", "dyspec-threshold:T" }, { "dyspec-threshold:-0.1", "dyspec-threshold:T" },
         { "dyspec-threshold:nan", "dyspec-threshold:T" }, { "dyspec-threshold:.", "dyspec-threshold:T" },
+        { "dyspec-threshold:0.123456789012345", "dyspec-threshold:T" },
         { "dyspec-threshold:0.1,", "dyspec-threshold:T" }, { "dyspec-threshold:0.1,256", "dyspec-threshold:T" },
         { "dyspec-threshold:0.1;3", "dyspec-threshold:T" }, { "dyspec-threshold:1e", "dyspec-threshold:T" },
         { "dyspec-threshold:1e-23", "dyspec-threshold:T" }, { "dyspec-threshold:0.1,8,4", "dyspec-threshold:T" },
@@ -486,10 +487,27 @@ static void texts(void **state)
     spec_builder_close(NULL);
     static const char *const good[] = {
         "chain:63", "product:63,3", "beam:64,3", "beam:1,63", "dyspec:255", "dyspec-threshold:1,255",
-        "dyspec-threshold:.5", "dyspec-threshold:5E-2,255,63,5", "sequoia:255", "sequoia:255,63", "sequoia:255,1",
+        "dyspec-threshold:.5", "dyspec-threshold:0.12345678901234",
+        "dyspec-threshold:5E-2,255,63,5", "sequoia:255", "sequoia:255,63", "sequoia:255,1",
         "eagle2:64,256,1", "eagle2:25,256,7",
     };
     for (int32_t i = 0; i < N_ELEMENTS(good); i++) spec_builder_close(open_builder(good[i]));
+}
+
+/* Whose shape stands before anything is drawn. What a kind leaves out in the end is known by then alone. */
+static void known_shapes(void **state)
+{
+    (void)state;
+    static const struct { const char *text; bool known; } kinds[] = {
+        { "chain:3", true },      { "product:2,2", true },   { "static:A", true },           { "sequoia:8", true },
+        { "beam:3,3", false },    { "eagle2:3,2,1", false }, { "product-repeat:2,2", false }, { "dyspec:8", false },
+        { "dyspec-threshold:0.1,8", false },
+    };
+    for (int32_t i = 0; i < N_ELEMENTS(kinds); i++) {
+        spec_builder *b = open_builder(kinds[i].text);
+        if (b->known_shape != kinds[i].known) fail_msg("%s", kinds[i].text);
+        spec_builder_close(b);
+    }
 }
 
 static void note_name(void *user, const char *name, const char *args, const char *help)
@@ -695,6 +713,13 @@ static void controller(void **state)
         spec_builder_close(b);
         spec_tree_free(&t, NULL);
     }
+    /* One step: twice as many drafts as aimed at. A tree without a root is none. */
+    spec_builder *b = open_builder("dyspec-threshold:0.1,32,8,8");
+    spec_builder_observe(b, 0, NULL, 0);
+    assert_true(b->levels[0].threshold == 0.1);
+    spec_builder_observe(b, 1 + 48, NULL, 0);
+    assert_true(fabs(b->levels[0].threshold - 0.1 * exp(0.25)) < 1e-12);
+    spec_builder_close(b);
 }
 
 /* --------------------------------------------------------------------------------------- Sequoia --- */
@@ -803,6 +828,14 @@ static void sequoia_costs(void **state)
         free(work);
     }
     assert_in_range(n_smaller, 20, 199);
+    /* Where more nodes bring nothing and cost nothing, there are none. */
+    const spec_cost_profile flat = { .struct_size = sizeof flat, .target = { .n = 1, .n_node = { 1 }, .ms = { 1 } } };
+    const float never[2] = { 0 };
+    int32_t parent[MOST_NODES], n;
+    void *work = malloc(speci_sequoia_bytes(9, 4, 2));
+    (void)speci_sequoia(&(speci_sequoia_args){ never, 2, 9, 4, &flat }, work, parent, &n);
+    assert_int_equal(n, 2);
+    free(work);
 }
 
 /* The shape that sequoia:12,12 has after the same observation n times. Nothing is allocated for it, and what a session
@@ -931,6 +964,14 @@ static void beams(void **state)
     spec_tree_free(&got, NULL);
 }
 
+/* All of one token, and more than that: a sum may be so far from 1. */
+static spec_status more_than_sure(void *user, const spec_tree *tree, const int32_t *nodes, int32_t n, float *out, int32_t n_vocab)
+{
+    (void)user, (void)tree, (void)nodes;
+    for (int32_t i = 0; i < n * n_vocab; i++) out[i] = i % n_vocab == 0 ? 1.0005f : 0.0f;
+    return SPEC_OK;
+}
+
 static void eagle2(void **state)
 {
     (void)state;
@@ -972,6 +1013,13 @@ static void eagle2(void **state)
     grow_text("eagle2:4,4,6", &sure, 9, 0, 0, &got);
     assert_int_equal(got.n, 4);
     assert_int_equal(deepest(&got), 3);
+    spec_builder *b = open_builder("eagle2:2,3,4");
+    spec_build_args args = args_for(&sure, 9, 0, 0);
+    args.probs = more_than_sure;
+    test_ok(spec_builder_build(b, &got, &args), "spec_builder_build");
+    assert_true(got.n == 3 && got.parent[1] == 0 && got.parent[2] == 1);
+    assert_int_equal(b->info.n_row, 1 + 3 * 2);
+    spec_builder_close(b);
     spec_tree_free(&pool, NULL);
     spec_tree_free(&got, NULL);
 }
@@ -1037,7 +1085,9 @@ static void probs_errors(void **state)
     t.cap = MOST_NODES;
     args.token = 5;
     assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
-    args.token = 1, args.probs = NULL;
+    args.token = 1, args.depth_max = -1;
+    assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
+    args.depth_max = 0, args.probs = NULL;
     assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
     assert_int_equal(spec_builder_build(b, &t, NULL), SPEC_E_INVALID);
     spec_builder_close(b);
@@ -1098,7 +1148,7 @@ static void less_room(void **state)
 /* -------------------------------------------------------------------------------- a builder of ours --- */
 
 typedef enum slip {
-    NO_SLIP, OTHER_TOKEN, FED_TWICE, FED_AGAIN, FED_NOBODY, FED_TOO_MANY, BELOW_UNFED, TOO_DEEP, ROOT, SKIPPED, FAILS
+    NO_SLIP, OTHER_TOKEN, FED_TWICE, FED_AGAIN, FED_NOBODY, FED_TOO_MANY, FED_TOO_FEW, BELOW_UNFED, TOO_DEEP, ROOT, SKIPPED, FAILS
 } slip;
 
 typedef struct own_builder { slip slip; int32_t n_candidate_row; } own_builder;
@@ -1124,6 +1174,7 @@ static spec_status expand(void *user, spec_tree *tree, const spec_candidate *can
     *n_feed = n_feed_max > 0;
     if (o->slip == FED_TWICE) feed[1] = x, *n_feed = 2;
     if (o->slip == FED_TOO_MANY) *n_feed = n_feed_max + 1;
+    if (o->slip == FED_TOO_FEW) *n_feed = -1;
     if (o->slip == NO_SLIP) tree->kind = SPEC_TREE_UNROLLED; /* which is not its business */
     return SPEC_OK;
 }
@@ -1133,7 +1184,8 @@ static void own(void **state)
     (void)state;
     static const struct { slip slip; const char *says; } slips[] = {
         { OTHER_TOKEN, "its candidate is" }, { FED_TWICE, "fed before" }, { FED_AGAIN, "fed before" },
-        { FED_NOBODY, "feeds node" }, { FED_TOO_MANY, "distributions; " }, { BELOW_UNFED, "not fed" },
+        { FED_NOBODY, "feeds node 2 of 2" }, { FED_TOO_MANY, "distributions; " }, { FED_TOO_FEW, "for -1 distributions" },
+        { BELOW_UNFED, "not fed" },
         { ROOT, "changed the root" }, { SKIPPED, "has token 11" }, { FAILS, "no" },
     };
     own_builder o = { .slip = NO_SLIP };
@@ -1193,6 +1245,8 @@ static void own_refused(void **state)
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
     ops = good, ops.n_row = 257;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
+    ops = good, ops.kind = SPEC_TREE_UNROLLED;
+    assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
     ops = good, ops.kind = (spec_tree_kind)9;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
     assert_null(b);
@@ -1208,6 +1262,7 @@ int main(void)
         cmocka_unit_test(beams),        cmocka_unit_test(eagle2),       cmocka_unit_test(repeats),
         cmocka_unit_test(probs_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
         cmocka_unit_test(own),          cmocka_unit_test(own_refused),  cmocka_unit_test(sequoia_costs),
+        cmocka_unit_test(known_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,8 @@ static const file_case file_cases[] = {
     { "metadata", "{\"__metadata__\":{\"format\":\"pt\"}," A "}", 8, SPEC_OK, { 0 } },
     { "any_order", "{" B(8, 16) "," A "}", 16, SPEC_OK, { 0 } },
     { "empty_tensor", "{" A ",\"b\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[8,8]}}", 8, SPEC_OK, { 0 } },
+    { "empty_tensor_first", "{\"b\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[0,0]}," A "}", 8, SPEC_OK, { 0 } },
+    { "empty_tensor_there", "{" A ",\"b\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[0,0]}}", 8, SPEC_OK, { 0 } },
     { "scalar", ONE("\"I64\"", "[]", "[0,8]"), 8, SPEC_OK, { 0 } },
     { "no_tensors", "{}", 0, SPEC_OK, { 0 } },
     { "overlap", "{" A "," B(4, 12) "}", 12, SPEC_E_FORMAT, { "hostile", "tensor b", "overlaps a" } },
@@ -126,13 +128,41 @@ static void hostile_headers(void **state)
     }
 }
 
+/* As the format has them: eight values of a type take as many bytes as one of them has bits. */
+static void sizes_of_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int bits;
+    } types[] = {
+        { "F32", 32 }, { "BF16", 16 }, { "F16", 16 }, { "F64", 64 }, { "I64", 64 }, { "U64", 64 }, { "C64", 64 }, { "I32", 32 },
+        { "U32", 32 }, { "I16", 16 },  { "U16", 16 }, { "I8", 8 },   { "U8", 8 },   { "BOOL", 8 }, { "F4", 4 },
+        { "F8_E4M3", 8 }, { "F8_E5M2", 8 }, { "F8_E8M0", 8 }, { "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 },
+        { "F6_E2M3", 6 }, { "F6_E3M2", 6 },
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int more = 0; more < 2; more++) {
+            char header[128];
+            size_t n;
+            const int bytes = types[i].bits + more;
+            snprintf(header, sizeof header, ONE("\"%s\"", "[2,4]", "[0,%d]"), types[i].name, bytes);
+            uint8_t *data = make_file(header, (size_t)bytes, &n);
+            expect_failure(read_bytes(data, n), more ? SPEC_E_FORMAT : SPEC_OK, (const char *const[4]){ 0 }, types[i].name);
+            free(data);
+        }
+}
+
 /* Every prefix of a good file is refused, and read within its bounds. */
 static void truncated_files(void **state)
 {
     (void)state;
     size_t n;
     uint8_t *data = make_file("{" A "," B(8, 16) "}", 16, &n);
-    for (size_t k = 0; k < n; k++) assert_int_equal(read_bytes(data, k), SPEC_E_FORMAT);
+    for (size_t k = 0; k < n; k++) {
+        const bool cut = k >= 8 && k < n - 16; /* inside the header */
+        expect_failure(read_bytes(data, k), SPEC_E_FORMAT, (const char *const[4]){ cut ? "truncated" : "" }, "a prefix");
+    }
     assert_int_equal(read_bytes(data, n), SPEC_OK);
     expect_failure(read_bytes(data, 5), SPEC_E_FORMAT, (const char *const[4]){ "5 bytes", "at least 8" }, "5 bytes");
     expect_failure(read_bytes(data, 40), SPEC_E_FORMAT, (const char *const[4]){ "truncated", "40" }, "40 bytes");
@@ -236,6 +266,8 @@ static void shard_names(void **state)
     }
     index_of("m1.safetensors", "m2.bin");
     expect_open(SPEC_E_UNSUPPORTED, "m2.bin", "expected a .safetensors file", "b", "another kind of file");
+    index_of("m1.safetensors", ".safetensors");
+    expect_open(SPEC_E_UNSUPPORTED, "\".safetensors\"", "expected a .safetensors file", "b", "a name that is an ending");
     put_text(INDEX, "{\"weight_map\":{\"a\":7}}");
     expect_open(SPEC_E_FORMAT, INDEX, "a has no file name", NULL, "number for a name");
     put_text(INDEX, "{\"weight_map\":[]}");
@@ -586,7 +618,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hostile_headers),
-        cmocka_unit_test(truncated_files),
+        cmocka_unit_test(truncated_files),       cmocka_unit_test(sizes_of_types),
         cmocka_unit_test(tensors_by_name),
         cmocka_unit_test(fingerprints),
         IN_DIR(shards),

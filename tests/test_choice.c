@@ -212,6 +212,8 @@ static void test_save_refused(void **state)
     p = good, p.draft.ms[0] = -1, refuse_save(&p);
     p = good, p.draft.ms[0] = INFINITY, refuse_save(&p);
     p = good, p.draft.ms[0] = 2e9f, refuse_save(&p);
+    p = good, p.sequences.n = 17, refuse_save(&p);
+    p = good, p.sequences = (spec_cost_table){ .n = 2, .n_node = { 4, 4 }, .ms = { 1, 2 } }, refuse_save(&p);
     p = good, p.target_of[0] = '\n', refuse_save(&p);
     p = good, p.draft_of[0] = '\x7f', refuse_save(&p);
     p = good, memset(p.draft_of, 'x', sizeof p.draft_of), refuse_save(&p);
@@ -273,7 +275,9 @@ static const char *const malformed[] = {
          "\"ms\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}" NO_DRAFT,
     HEAD "\"target\": {\"n_node\": [1], \"n_node\": [2], \"ms\": [1]}" NO_DRAFT,
     HEAD "\"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT "x",
+    HEAD "\"sequences\": {\"n_node\": [2, 1], \"ms\": [1, 2]}, \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
     HEAD "\"target_of\": 1, \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
+    HEAD "\"draft_of\": \"a\\u0000b\", \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
     HEAD "\"draft_of\": \"\\u00e9\", \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
     HEAD "\"draft_of\": \"" X128 X128 "\", \"target\": {\"n_node\": [1], \"ms\": [1]}" NO_DRAFT,
 };

@@ -737,6 +737,10 @@ static void better_layers(void **state)
             const char *want = i % 3 < 2 && cases[k].better[i / 3] == '1' ? "Q6_K" : "Q4_K";
             if (strcmp(t[i].type->name, want) != 0) fail_msg("%d layers: %s is %s, expected %s", n, t[i].name, t[i].type->name, want);
         }
+        t[0].dim[1] = 100; /* which no block divides */
+        speci_gguf_choose_types(t, (size_t)(3 * n), speci_gguf_mix("q4_k_m"), n, &n_other);
+        assert_int_equal(n_other, 1);
+        assert_string_equal(t[0].type->name, "F16");
     }
 }
 

@@ -399,6 +399,8 @@ static void parts(void **state)
     expect_open(PART(1), SPEC_E_FORMAT, "tensor a is in two files");
     write_part(PART(3), 1, 3, 3, "c");
     expect_open(PART(1), SPEC_E_FORMAT, "part 2 of 3, expected 3 of 3");
+    write_part(PART(3), 2, 4, 3, "c");
+    expect_open(PART(1), SPEC_E_FORMAT, "part 3 of 4, expected 3 of 3");
     write_part(PART(3), 2, 3, 3, "c");
     write_part(PART(1), 0, 3, 4, "a");
     expect_open(PART(1), SPEC_E_FORMAT, "split.tensors.count is 4, but the 3 parts have 3 tensors");

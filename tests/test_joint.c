@@ -1,11 +1,12 @@
 /* test_joint.c - joint attainment (algorithms.md 9.3): greedy text through a net that feeds accepted paths again, in
  * front of the next tree, is that of a net that replays them, and both are plain decoding's: ids, and logits bit for
- * bit. */
+ * bit. And pages of KV for a prompt behind a path. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "models/exec.h"
+#include "models/net/net.h"
 #include "tests/support_model.h"
 
 enum { N_SEQ = 3, N_NEW = 220, N_IDS = N_NEW + 40, MAX_NODE = 48, N_CHAIN = 32 };
@@ -265,6 +266,8 @@ static void refusals(void **state)
     OK(w.net->kind->forward(w.net, &in, 1, NULL, NULL));
     tree.n = 2, in.n_fed = 1;
     FAILS(w.net->kind->forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
+    in.n_fed = 0, in.n_grown = 1;
+    FAILS(w.net->kind->forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
     close_net(&w);
     /* 200 nodes and 64 of the path in front; one sequence more than a pass takes */
     const speci_exec_params p = { .n_seq = m->backend->info.row_max / 264 + 1, .n_ctx = 100, .n_node = 200, .joint = true };
@@ -275,15 +278,40 @@ static void refusals(void **state)
     spec_model_close(m);
 }
 
+/* A prompt behind a path that no pass has applied yet takes pages for both. */
+static void pages(void **state)
+{
+    (void)state;
+    enum { N_PATH = 4, N_FIRST = SPEC_PAGE - N_PATH };
+    char path[512];
+    worker w;
+    snprintf(path, sizeof path, "%s/golden/llama3", SPEC_TEST_DIR);
+    spec_model *m = support_model(backend, path, SPEC_DTYPE_AUTO);
+    int32_t ids[SPEC_PAGE] = { 1, 2, 3 }, parent[N_PATH] = { -1, 0, 1, 2 }, all[N_PATH] = { 0, 1, 2, 3 };
+    const spec_tree tree = { .n = N_PATH, .cap = N_PATH, .token = ids, .parent = parent };
+    const speci_exec_input in = { .slot = 0, .tree = &tree };
+    open_net(&w, m, N_PATH, false, false);
+    w.net->kind->begin(w.net, 0);
+    OK(w.net->kind->prefill(w.net, 0, ids, N_FIRST, NULL));
+    OK(w.net->kind->forward(w.net, &in, 1, NULL, NULL));
+    w.net->kind->commit(w.net, 0, all, N_PATH);
+    assert_int_equal(net_of(w.net)->seqs[0].n_page, 1);
+    OK(w.net->kind->prefill(w.net, 0, ids, 1, NULL));
+    assert_int_equal(net_of(w.net)->seqs[0].n_page, 2);
+    close_net(&w);
+    spec_model_close(m);
+}
+
 int main(void)
 {
     enum { N = sizeof models / sizeof *models };
-    struct CMUnitTest tests[N + 1];
+    struct CMUnitTest tests[N + 2];
     backend = support_backend();
     for (size_t i = 0; i < N; i++)
         tests[i] = (struct CMUnitTest){ models[i].test, check, NULL, NULL, (void *)(uintptr_t)i };
     tests[N] = (struct CMUnitTest)cmocka_unit_test(refusals);
-    const int failed = _cmocka_run_group_tests("joint", tests, N + 1, NULL, NULL);
+    tests[N + 1] = (struct CMUnitTest)cmocka_unit_test(pages);
+    const int failed = _cmocka_run_group_tests("joint", tests, N + 2, NULL, NULL);
     spec_backend_close(backend);
     return failed;
 }

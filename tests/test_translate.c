@@ -205,6 +205,34 @@ static void prompts(void **state)
     }
 }
 
+/* A text as two prompts is the same text: nothing comes between them. */
+static void prompts_in_parts(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < N_TOKENIZER * N_TOKENIZER; i++) {
+        speci_token_map *m = open_map(i / N_TOKENIZER, i % N_TOKENIZER);
+        for (int32_t k = 0; k < COUNT(texts); k++) {
+            int32_t from[MOST], n_own;
+            char text[2][4 * MOST];
+            size_t n[2];
+            const int32_t n_from = encode(m->from, from, MOST, texts[k], 0);
+            for (int32_t part = 0; part < 2; part++) {
+                const int32_t n_first = part * n_from / 2;
+                speci_translation x = { .ids.a = &speci_malloc };
+                if (n_first > 0) OK(speci_translate(&x, m, from, n_first, true));
+                OK(speci_translate(&x, m, from + n_first, n_from - n_first, true));
+                const int32_t *own = translated(&x, &n_own);
+                n[part] = bytes_of(m->to, own, n_own, text[part], sizeof text[part]);
+                speci_buf_free(&x.ids);
+            }
+            const size_t space[2] = { n[0] > 0 && text[0][0] == ' ', n[1] > 0 && text[1][0] == ' ' }; /* SentencePiece's, or not */
+            if (n[0] - space[0] != n[1] - space[1] || memcmp(text[0] + space[0], text[1] + space[1], n[0] - space[0]) != 0)
+                fail_msg("%s in %s: '%s' is another text in two parts", names[i / N_TOKENIZER], names[i % N_TOKENIZER], texts[k]);
+        }
+        speci_token_map_close(m);
+    }
+}
+
 /* Tokens one by one: at any point the bytes that came in are those that went out and those that are held, which are fewer than a
  * character; ids only grow; and how the tokens were split over calls makes no difference. */
 static void one_by_one(void **state)
@@ -495,6 +523,7 @@ int main(void)
 #endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(maps),           cmocka_unit_test(bytes_beside_pieces), cmocka_unit_test(prompts),
+        cmocka_unit_test(prompts_in_parts),
         cmocka_unit_test(one_by_one),     cmocka_unit_test(characters_in_parts), cmocka_unit_test(special_tokens),
         cmocka_unit_test(going_on),       cmocka_unit_test(behind),              cmocka_unit_test(behind_others),
         cmocka_unit_test(no_memory),

@@ -436,11 +436,30 @@ static void blocks_of_table_5(void)
     }
 }
 
+/* Of siblings with the same token, the one that was drawn first. */
+static void child_with(void **state)
+{
+    (void)state;
+    spec_tree t = new_tree(4);
+    t.kind = SPEC_TREE_SAMPLED_IID;
+    for (int32_t i = 0; i < 4; i++) (void)spec_tree_add(&t, i ? 0 : -1, i == 1 ? 6 : 7, 1);
+    assert_int_equal(speci_tree_child_with(&t, 0, 7), 2);
+    t.rank[1] = 2, t.rank[2] = 1, t.rank[3] = 0;
+    assert_int_equal(speci_tree_child_with(&t, 0, 7), 3);
+    assert_int_equal(speci_tree_child_with(&t, 0, 8), -1);
+    spec_tree_free(&t, NULL);
+}
+
 static void blocks(void **state)
 {
     (void)state;
     each_tree(check_blocks);
     blocks_of_table_5();
+    enum { LONG = 150 }; /* more blocks than a word has bits */
+    spec_tree chain = new_tree(LONG);
+    for (int32_t i = 0; i < LONG; i++) (void)spec_tree_add(&chain, i - 1, 1, 1);
+    assert_int_equal(spec_tree_blocks(&chain, 1), LONG * (LONG + 1) / 2);
+    spec_tree_free(&chain, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------ prune --- */
@@ -561,6 +580,7 @@ static void unite(void **state)
     }
     out.cap = 2 * MOST;
     assert_int_equal(spec_tree_union(&a, NULL, &a, &b), SPEC_E_INVALID);
+    assert_int_equal(spec_tree_union(&b, NULL, &a, &b), SPEC_E_INVALID);
     b.token[0] = 6;
     assert_int_equal(spec_tree_union(&out, NULL, &a, &b), SPEC_E_INVALID);
     spec_tree_free(&a, NULL);
@@ -620,6 +640,7 @@ int main(void)
         cmocka_unit_test(memory), cmocka_unit_test(add),    cmocka_unit_test(copy),  cmocka_unit_test(check_errors),
         cmocka_unit_test(check),  cmocka_unit_test(tables), cmocka_unit_test(orders), cmocka_unit_test(blocks),
         cmocka_unit_test(prune),  cmocka_unit_test(unite),  cmocka_unit_test(unroll),
+        cmocka_unit_test(child_with),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

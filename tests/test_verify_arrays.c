@@ -681,6 +681,48 @@ static void test_nothing_left(void **state)
     }
 }
 
+/* Rounding leaves nothing of R while a later candidate may still be right: then R is p without the candidates so far (3.2). */
+static void test_nothing_left_yet(void **state)
+{
+    (void)state;
+    const float p[] = { .5f, .5f, 0 }, q[] = { .50045f, .50045f, 0 };
+    for (int32_t rule = 0; rule < N_ELEMENTS(dividing); rule++) {
+        int32_t n_rejected = 0;
+        pair t;
+        pair_make(&t, p, q);
+        t.a.rule = dividing[rule];
+        for (int32_t i = 0; i < 20000; i++) {
+            int32_t y[3] = { -1, -1, -1 };
+            t.a.position = (uint64_t)i * 2;
+            assert_int_equal(emit(&t.a, y), 2);
+            n_rejected += y[0] == 1;
+        }
+        assert_true(n_rejected > 0 && n_rejected < 200);
+    }
+}
+
+/* However little is left of R above rounding, it is what is drawn from. */
+static void test_little_left(void **state)
+{
+    (void)state;
+    const float p[] = { 1, 1e-8f, 1e-8f }, q[] = { 1, 2e-8f, 0 };
+    for (int32_t rule = 0; rule < N_ELEMENTS(dividing); rule++) {
+        int32_t n_rejected = 0;
+        pair t;
+        pair_make(&t, p, q);
+        t.a.rule = dividing[rule];
+        t.token[1] = 1, t.token[2] = 0;
+        for (int32_t i = 0; i < 100; i++) {
+            int32_t y[3] = { -1, -1, -1 };
+            t.a.position = (uint64_t)i * 2;
+            (void)emit(&t.a, y);
+            assert_int_not_equal(y[0], 0);
+            n_rejected += y[0] == 2;
+        }
+        assert_true(n_rejected > 20 && n_rejected < 80);
+    }
+}
+
 /* ------------------------------------------------------------------------------------ the table --- */
 
 static void check_listed(void *n_listed, spec_verify_rule rule, const char *name, const char *help)
@@ -912,6 +954,11 @@ static void test_distributions_of_logits(void **state)
     const spec_sampling greedy = { .temperature = 0, .top_k = 3 };
     test_ok(spec_probs(probs, logits, 4, &greedy, scratch), "distribution");
     assert_true(probs[0] == 0 && probs[1] == 1 && probs[2] == 0 && probs[3] == 0);
+    const float equal[] = { 1, 1, 1, 1 };
+    const spec_sampling half = { .temperature = 1, .top_p = 0.5f }; /* which two of them have, and exactly */
+    test_ok(spec_probs(probs, equal, 4, &half, scratch), "distribution");
+    assert_true(probs[0] == 0.5f && probs[1] == 0.5f && probs[2] == 0 && probs[3] == 0);
+    assert_int_equal(spec_draw(probs, 4, 1), 1); /* a number that is too large draws the last token that can be */
 }
 
 static void refuse_probs(const float logits[3], int32_t n, spec_sampling how, const char *says)
@@ -945,6 +992,7 @@ int main(void)
         cmocka_unit_test(test_fixture),        cmocka_unit_test(test_random_distributions), cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_statistics_see), cmocka_unit_test(test_draws),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_sure_draft),     cmocka_unit_test(test_zero_uniform), cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_nothing_left_yet), cmocka_unit_test(test_little_left),
         cmocka_unit_test(test_table),          cmocka_unit_test(test_refused_values), cmocka_unit_test(test_refused_rows),
         cmocka_unit_test(test_refused_arguments), cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_distributions_refused),
         cmocka_unit_test(test_distributions_of_logits),

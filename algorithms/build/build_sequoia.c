@@ -188,7 +188,7 @@ static void costs(spec_builder *b, const spec_cost_profile *profile)
 {
     sequoia *s = b->own;
     s->costs = *profile;
-    if (s->m > 1) plan(b);
+    plan(b);
 }
 
 const speci_builder_kind speci_build_sequoia = { .name = "sequoia", .args = "N[,DEPTH]",

@@ -64,7 +64,6 @@ spec_status spec_probs(float *probs, const float *logits, int32_t n_vocab, const
     if (s->top_p > 0 && s->top_p < 1) {
         double mass = 0;
         for (kept = 0; kept < n && mass < (double)s->top_p * sum; kept++) mass += probs[ids[kept]];
-        if (kept == 0) kept = 1;
     }
     /* exp(0) = 1 is the largest entry, so min-p compares with itself. */
     while (kept > 1 && probs[ids[kept - 1]] < s->min_p) kept--;

@@ -131,7 +131,7 @@ static const gguf_type types[] = {
     { 23, "IQ4_XS", 256, 136, SPEC_DTYPE_AUTO, unpack_iq4_xs, NULL },
     { 39, "MXFP4", 32, 17, SPEC_DTYPE_AUTO, unpack_mxfp4, NULL },
     /* Known by name and size: such a tensor may stand in a file, but is refused where it is needed. */
-    { 9, "Q8_1", 32, 40, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 9, "Q8_1", 32, 36, SPEC_DTYPE_AUTO, NULL, NULL },
     { 15, "Q8_K", 256, 292, SPEC_DTYPE_AUTO, NULL, NULL },
     { 16, "IQ2_XXS", 256, 66, SPEC_DTYPE_AUTO, NULL, NULL },
     { 17, "IQ2_XS", 256, 74, SPEC_DTYPE_AUTO, NULL, NULL },
