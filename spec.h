@@ -100,7 +100,7 @@ typedef enum spec_status {
 } spec_status;
 
 /* The sentence for the latest failure on this thread; "" if there was none. Never NULL. Valid until the
- * next failure on this thread. */
+ * next failure on this thread. What it quotes, a path say, keeps its bytes, so it may not be UTF-8. A long one is cut off. */
 SPEC_API const char *spec_last_error(void);
 /* The name of a status, "E_IO" say; never NULL. */
 SPEC_API const char *spec_status_name(spec_status status);
