@@ -378,18 +378,20 @@ static void wrong_choices(void **state)
     (void)state;
     const objects o = open_all();
     static const struct {
-        int32_t verify, adapt, combine, n_prompt_step;
+        int32_t verify, adapt, combine, n_prompt_step, n_drafter;
         const char *part;
     } cases[] = {
-        { 99, 0, 0, 0, "no verification rule 99" },  { 0, -1, 0, 0, "no way -1 to choose" },
-        { 0, SPEC_ADAPT_UCB + 1, 0, 0, "to choose among trees" }, { 0, 0, -1, 0, "no way -1 to combine" },
-        { 0, 0, SPEC_DRAFT_CHOOSE + 1, 0, "to combine drafters" }, { 0, 0, 0, -1, "n_prompt_step is -1" },
+        { 99, 0, 0, 0, 0, "no verification rule 99" },  { 0, -1, 0, 0, 0, "no way -1 to choose" },
+        { 0, SPEC_ADAPT_UCB + 1, 0, 0, 0, "to choose among trees" }, { 0, 0, -1, 0, 0, "no way -1 to combine" },
+        { 0, 0, SPEC_DRAFT_CHOOSE + 1, 0, 0, "to combine drafters" }, { 0, 0, 0, -1, 0, "n_prompt_step is -1" },
+        { 0, 0, 0, 0, 2, "a list of 2 drafters, which is NULL" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         spec_session_params p = SPEC_SESSION_PARAMS_INIT;
         spec_session *s;
         p.verify = (spec_verify_rule)cases[i].verify, p.adapt = (spec_adapt)cases[i].adapt;
         p.combine = (spec_draft_combine)cases[i].combine, p.n_prompt_step = cases[i].n_prompt_step;
+        p.n_drafter = cases[i].n_drafter;
         FAILS(spec_session_open(&s, o.target, NULL, &p), SPEC_E_INVALID, cases[i].part);
         assert_null(s);
     }
