@@ -33,8 +33,9 @@
  *             a model until its drafters and sessions are, a drafter until its session is.
  * Threads     A backend, a model and a tokenizer may be used by any number of threads. A session (and
  *             what was opened for it: its drafter) is in one call at a time. A second call, from another
- *             thread or from a callback of the first, is E_STATE. spec_session_cancel alone may be
- *             called at any time.
+ *             thread or from a callback of the first, is E_STATE. A generation is one call, and on_text
+ *             its callback. spec_session_cancel alone may be called at any time. A callback may
+ *             close the session, which then is gone when the call returns.
  * Structs     Those that will grow begin with struct_size, which their SPEC_..._INIT sets, or you do.
  *             Zero in any other field is its default. NULL in place of `params` or `request` is every
  *             default. Fields are only ever appended. The other structs are frozen: no field will be
@@ -100,7 +101,7 @@ typedef enum spec_status {
 } spec_status;
 
 /* The sentence for the latest failure on this thread; "" if there was none. Never NULL. Valid until the
- * next failure on this thread. */
+ * next failure on this thread. What it quotes, a path say, keeps its bytes, so it may not be UTF-8. A long one is cut off. */
 SPEC_API const char *spec_last_error(void);
 /* The name of a status, "E_IO" say; never NULL. */
 SPEC_API const char *spec_status_name(spec_status status);
@@ -672,7 +673,8 @@ typedef struct spec_step_result {
  * each. A sequence whose text has ended goes on if it is given again.
  *
  * Errors    E_INVALID (no such sequence, one given twice; what a mask or an application's drafter did wrong), E_STATE (an earlier pass
- *           failed), E_NOMEM, E_DEVICE, E_ABORTED, and what callbacks return. A full context is no error: `stop` says it.
+ *           failed), E_FULL (one that has ended by SPEC_STOP_CONTEXT is given again), E_NOMEM, E_DEVICE, E_ABORTED, and what
+ *           callbacks return. Where the context becomes full, that is no error: `stop` says it.
  * Then      After E_DEVICE the sequences of the call can only be removed. After any other error they are as before, and results are
  *           NULL. Two exceptions: E_ABORTED while a prompt is consumed leaves what was consumed until then. Where an application's
  *           drafter fails in `hidden` (spec_trees.h), that sequence can only be removed; if that was behind the commit, all have

@@ -548,8 +548,10 @@ static int read_places(cli_options *o, cli_command command, int argc, char **arg
     if (command != CLI_TOP && optind < argc && !given[row_of("model")]) o->model = argv[optind++];
     if (command == CLI_TREE && optind < argc && !given[row_of("model-draft")]) o->model_draft = argv[optind++];
     if (optind == argc) return -1;
-    return cli_usage_error("\"%s\" is not expected here%s", argv[optind],
-                           command == CLI_RUN ? ": the prompt stands behind -p, a drafter behind -md" : "");
+    const char *hint = command == CLI_RUN       ? ": the prompt stands behind -p, a drafter behind -md"
+                       : command == CLI_CONVERT ? ": the file to write stands behind -o"
+                                                : "";
+    return cli_usage_error("\"%s\" is not expected here%s", argv[optind], hint);
 }
 
 /* One model drafts: that of -md (or the second word of tree), or that of --draft model:DIR. One that the command line names wins

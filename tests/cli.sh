@@ -35,6 +35,7 @@ printf '{"text": "Once upon a time there was a fox.\\nOnce upon a time there was
 # --- other files of models ---
 run 2 convert;                                                       no_out; err_has 'no model'
 run 2 convert "$target";                                             no_out; err_has 'no file to write: .*-o FILE.gguf'
+run 2 convert "$target" "$work/m.gguf";                              no_out; err_has "m.gguf. is not expected here: .* -o"
 run 2 convert "$target" -o "$work/m.gguf" -p a;                      no_out; err_has 'convert|-p'
 run 2 convert "$target" -o "$work/m.gguf" --type q3;                 no_out; err_has '--type is "q3", need one of f32\|'
 run 1 convert "$work/none" -o "$work/m.gguf";                        no_out; err_has "$work/none"

@@ -233,6 +233,7 @@ static void misbehaving_drafters_are_refused(void **state)
     spec_session_close(s);
     spec_drafter_close(dr);
     const spec_drafter_ops empty = { .struct_size = sizeof empty };
+    FAILS(spec_drafter_from_ops(&dr, NULL, NULL), SPEC_E_INVALID, "ops is NULL");
     FAILS(spec_drafter_from_ops(&dr, &empty, NULL), SPEC_E_INVALID, "one of the callbacks draft and probs");
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     dp.n_draft = 64;

@@ -714,7 +714,7 @@ static void wrong_listeners_are_refused(void **state)
     o = good, o.n_tap = -1;
     FAILS(spec_drafter_from_ops(&d, &o, NULL), SPEC_E_INVALID, "a list of -1 taps");
     o = good, o.taps = NULL;
-    FAILS(spec_drafter_from_ops(&d, &o, NULL), SPEC_E_INVALID, "a list of 2 taps");
+    FAILS(spec_drafter_from_ops(&d, &o, NULL), SPEC_E_INVALID, "a list of 2 taps, which is NULL");
     assert_null(d);
     OK(spec_drafter_from_ops(&d, &good, NULL));
     FAILS(spec_session_open(&s, m, d, NULL), SPEC_E_INVALID, "tap 1: there is no place");

@@ -787,7 +787,7 @@ static void arguments(void **state)
     REFUSED(o.n_vocab = 0, "n_vocab is 0");
     REFUSED(o.n_ctx = -1, "n_ctx -1");
     REFUSED(o.bos = N_VOCAB, "bos 8");
-    REFUSED(o.n_eos = 1, "a list of 1 eos tokens");
+    REFUSED(o.n_eos = 1, "a list of 1 eos tokens, which is NULL");
     REFUSED((o.eos = eos, o.n_eos = 2), "eos token 1 is 8");
     REFUSED(o.struct_size = 0, "spec_model_ops.struct_size is 0");
     REFUSED((o.tokenizer_path = "x", o.tokenizer = (const spec_tokenizer *)&o), "one of the two");

@@ -384,8 +384,8 @@ static void check_refused(void **state)
     REFUSES(r.repeat_penalty = -1, SPEC_E_INVALID, "repeat_penalty");
     REFUSES(r.presence_penalty = NAN, SPEC_E_INVALID, "presence_penalty");
     REFUSES(r.n_penalty = -1, SPEC_E_INVALID, "n_penalty");
-    REFUSES((r.bias = &outside, r.n_bias = 1), SPEC_E_INVALID, "bias 0");
-    REFUSES((r.bias = &infinite, r.n_bias = 1), SPEC_E_INVALID, "bias 0");
+    REFUSES((r.bias = &outside, r.n_bias = 1), SPEC_E_INVALID, "not in the vocabulary");
+    REFUSES((r.bias = &infinite, r.n_bias = 1), SPEC_E_INVALID, "is inf: a number");
     REFUSES(r.n_bias = 1, SPEC_E_INVALID, "bias");
     REFUSES((r.bias = too_much, r.n_bias = 2), SPEC_E_INVALID, "biases of token 1 add up to infinity");
     REFUSES((r.bias = nothing, r.n_bias = m->n_vocab), SPEC_E_INVALID, "leave no token");

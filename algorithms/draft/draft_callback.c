@@ -24,6 +24,7 @@ spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *op
     spec_drafter_ops own = { .struct_size = sizeof own };
     SPEC_NEED(out, "out");
     *out = NULL;
+    SPEC_NEED(ops, "ops");
     SPEC_TRY(speci_params_read(&own, sizeof own, ops, "spec_drafter_ops"));
     if (!own.draft == !own.probs)
         return speci_fail(SPEC_E_INVALID, "a drafter needs one of the callbacks draft and probs, this one has %s",

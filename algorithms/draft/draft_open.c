@@ -115,7 +115,7 @@ void spec_drafter_close(spec_drafter *d)
 
 spec_status speci_drafter_take_taps(spec_drafter *d, const spec_tap *taps, int32_t n)
 {
-    if (n < 0 || (n > 0 && !taps)) return speci_fail(SPEC_E_INVALID, "a list of %d taps", n);
+    if (n < 0 || (n > 0 && !taps)) return speci_fail(SPEC_E_INVALID, "a list of %d taps%s", n, taps ? "" : ", which is NULL");
     if (n == 0) return SPEC_OK;
     if (!(d->taps = speci_alloc(d->allocator, (size_t)n, sizeof *d->taps))) return SPEC_E_NOMEM;
     memcpy(d->taps, taps, (size_t)n * sizeof *taps);

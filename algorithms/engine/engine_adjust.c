@@ -24,9 +24,10 @@ static spec_status check(const spec_session *s, const spec_request *p)
                                                                          p->bias ? "given" : "NULL");
     for (int32_t i = 0; i < p->n_bias; i++) {
         const spec_logit_bias *b = &p->bias[i];
-        if (b->token < 0 || b->token >= s->target->n_vocab || isnan(b->bias) || b->bias == INFINITY)
-            return speci_fail(SPEC_E_INVALID, "bias %d: %g for token %d of %d ids; a number, or -infinity", i, (double)b->bias,
-                              b->token, s->target->n_vocab);
+        if (b->token < 0 || b->token >= s->target->n_vocab)
+            return speci_fail(SPEC_E_INVALID, "bias %d is for token %d, not in the vocabulary of %d ids", i, b->token, s->target->n_vocab);
+        if (isnan(b->bias) || b->bias == INFINITY)
+            return speci_fail(SPEC_E_INVALID, "bias %d, of token %d, is %g: a number, or -infinity", i, b->token, (double)b->bias);
     }
     return SPEC_OK;
 }

@@ -30,7 +30,7 @@ spec_status speci_hidden_plan(spec_session *s, const spec_tap *own, int32_t n_ow
 {
     size_t n = 0;
     s->n_tap = s->n_kept = n_own;
-    if (n_own < 0 || (n_own > 0 && !own)) return speci_fail(SPEC_E_INVALID, "a list of %d taps", n_own);
+    if (n_own < 0 || (n_own > 0 && !own)) return speci_fail(SPEC_E_INVALID, "a list of %d taps%s", n_own, own ? "" : ", which is NULL");
     for (int32_t k = 0; k < s->drafters.n; k++) n += (size_t)s->drafters.draft[k].n_tap;
     s->tells_hidden = n > 0;
     if (!(s->taps = speci_alloc(s->a, (size_t)n_own + n, sizeof *s->taps))) return SPEC_E_NOMEM;

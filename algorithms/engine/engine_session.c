@@ -45,7 +45,8 @@ static spec_status read_drafters(wishes *w, spec_drafter *drafter)
 {
     const spec_session_params *p = &w->params;
     if (p->n_drafter < 0 || p->n_drafter > SPECI_MAX_DRAFTER || (p->n_drafter > 0 && !p->drafters))
-        return speci_fail(SPEC_E_INVALID, "a list of %d drafters; at most %d", p->n_drafter, SPECI_MAX_DRAFTER);
+        return speci_fail(SPEC_E_INVALID, "a list of %d drafters%s; at most %d", p->n_drafter,
+                          p->drafters ? "" : ", which is NULL", SPECI_MAX_DRAFTER);
     if (drafter && p->n_drafter > 0)
         return speci_fail(SPEC_E_INVALID, "a drafter and a list of drafters; one of the two");
     w->single = drafter;

@@ -5,7 +5,7 @@
 
 static spec_status check(const spec_tap *taps, int32_t n, int32_t n_layer)
 {
-    if (n < 0 || (n > 0 && !taps)) return speci_fail(SPEC_E_INVALID, "a list of %d taps", n);
+    if (n < 0 || (n > 0 && !taps)) return speci_fail(SPEC_E_INVALID, "a list of %d taps%s", n, taps ? "" : ", which is NULL");
     for (int32_t i = 0; i < n; i++) {
         const spec_tap *t = &taps[i];
         const int32_t most = t->where == SPEC_TAP_LAYER ? n_layer - 1 : 0;

@@ -23,7 +23,8 @@ static spec_status check_numbers(const spec_model_ops *o)
     if (o->n_vocab < 1 || o->n_ctx < 0 || o->bos < -1 || o->bos >= o->n_vocab)
         return speci_fail(SPEC_E_INVALID, "n_vocab is %d (at least 1), n_ctx %d (0 = no limit), bos %d (-1 = none, or an id)",
                           o->n_vocab, o->n_ctx, o->bos);
-    if (o->n_eos < 0 || (o->n_eos > 0 && !o->eos)) return speci_fail(SPEC_E_INVALID, "a list of %d eos tokens", o->n_eos);
+    if (o->n_eos < 0 || (o->n_eos > 0 && !o->eos))
+        return speci_fail(SPEC_E_INVALID, "a list of %d eos tokens%s", o->n_eos, o->eos ? "" : ", which is NULL");
     for (int32_t i = 0; i < o->n_eos; i++)
         if (o->eos[i] < 0 || o->eos[i] >= o->n_vocab)
             return speci_fail(SPEC_E_INVALID, "eos token %d is %d, not in the vocabulary of %d ids", i, o->eos[i], o->n_vocab);

@@ -263,11 +263,13 @@ static int arguments(bench_options *o, const bench_mode *run[N_MODE], int argc, 
             return 0;
         }
     }
-    for (; optind + n < argc; n++)
-        if (n == N_MODE || !(run[n] = mode_of(argv[optind + n]))) break;
+    for (; n < N_MODE && optind + n < argc; n++)
+        if (!(run[n] = mode_of(argv[optind + n]))) break;
     *code = 2;
     if (n > 0 && optind + n == argc) return n;
-    usage(stderr);
+    if (n == N_MODE) fprintf(stderr, "spec-bench: more than %d modes\n", N_MODE);
+    else if (optind + n < argc) fprintf(stderr, "spec-bench: \"%s\" is not a mode (spec-bench --help)\n", argv[optind + n]);
+    else usage(stderr);
     return 0;
 }
 
