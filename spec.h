@@ -33,9 +33,8 @@
  *             a model until its drafters and sessions are, a drafter until its session is.
  * Threads     A backend, a model and a tokenizer may be used by any number of threads. A session (and
  *             what was opened for it: its drafter) is in one call at a time. A second call, from another
- *             thread or from a callback of the first, is E_STATE. A generation is one call, and on_text
- *             its callback. spec_session_cancel alone may be called at any time. A callback may
- *             close the session, which then is gone when the call returns.
+ *             thread or from a callback of the first, is E_STATE. spec_session_cancel alone may be
+ *             called at any time.
  * Structs     Those that will grow begin with struct_size, which their SPEC_..._INIT sets, or you do.
  *             Zero in any other field is its default. NULL in place of `params` or `request` is every
  *             default. Fields are only ever appended. The other structs are frozen: no field will be
@@ -529,7 +528,8 @@ typedef struct spec_logit_bias {
 typedef int (*spec_mask_fn)(void *user_data, uint32_t *allowed, int32_t n_vocab, const int32_t *ids, size_t n);
 
 /* Receives text as it becomes final, n_text bytes with no zero at the end, and the ids emitted since the last call. Both are borrowed for
- * the call. Bytes that could begin a stop string, or half a character, are withheld. Non-zero stops (E_ABORTED). */
+ * the call. Bytes that could begin a stop string, or half a character, are withheld. Non-zero stops (E_ABORTED). It is called between two
+ * steps: it may call the session, to fork the sequence, say. It must not step, append to or remove the sequence, nor close the session. */
 typedef int (*spec_text_fn)(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids);
 
 /* What is wanted of a sequence. Zero in a field is its default. Everything is copied, except user data.

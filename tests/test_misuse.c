@@ -149,8 +149,8 @@ typedef struct scene {
     spec_session *s;
     int32_t seq;
     void (*inside)(struct scene *c); /* is called by the drafter */
-    void (*at_text)(struct scene *c); /* is called at the first text of a generation */
     int32_t n_inside;
+    bool closes;
 } scene;
 
 static int to_nowhere(void *user, const void *data, size_t n) { return (void)user, (void)data, (void)n, 0; }
@@ -266,38 +266,6 @@ static void in_use(void **state)
     }
 }
 
-static int at_text(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
-{
-    scene *c = user_data;
-    (void)text, (void)n_text, (void)ids, (void)n_ids;
-    if (c->n_inside == 0) c->at_text(c);
-    return 0;
-}
-
-/* A generation is one call, its text callback a callback of it: what becomes of the session there changes no text. */
-static void in_use_by_a_generation(void **state)
-{
-    void (*const inside[])(scene *) = { every_call_is_refused, another_thread, close_inside };
-    (void)state;
-    for (int k = 0; k < 3; k++) {
-        spec_request p = SPEC_REQUEST_INIT;
-        spec_result want = SPEC_RESULT_INIT, got = SPEC_RESULT_INIT;
-        stage t;
-        open_stage(&t);
-        p.n_predict = 12, p.ignore_eos = 1;
-        OK(spec_generate_ids(t.scene.s, &want, prompt, 5, &p));
-        t.scene.at_text = inside[k];
-        p.on_text = at_text, p.text_user_data = &t.scene;
-        OK(spec_generate_ids(t.scene.s, &got, prompt, 5, &p));
-        assert_int_equal(t.scene.n_inside, 1);
-        assert_int_equal(got.n_ids, want.n_ids);
-        assert_memory_equal(got.ids, want.ids, want.n_ids * sizeof *want.ids);
-        spec_result_free(&got), spec_result_free(&want);
-        if (inside[k] == close_inside) t.scene.s = NULL;
-        close_stage(&t);
-    }
-}
-
 /* A callback may close the session: it is gone when the call has returned. */
 static void closed_inside(void **state)
 {
@@ -402,8 +370,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(close_orders),      cmocka_unit_test(allocators_are_copied), cmocka_unit_test(lives_on),
-        cmocka_unit_test(results_have_room), cmocka_unit_test(in_use),                cmocka_unit_test(in_use_by_a_generation),
-        cmocka_unit_test(closed_inside),     cmocka_unit_test(cancelled),             cmocka_unit_test(wrong_choices),
+        cmocka_unit_test(results_have_room), cmocka_unit_test(in_use),                cmocka_unit_test(closed_inside),
+        cmocka_unit_test(cancelled),         cmocka_unit_test(wrong_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

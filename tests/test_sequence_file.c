@@ -289,8 +289,22 @@ static void forks_that_do_not_fit(void **state)
     close_models(&b);
 }
 
-/* A sequence is to end after N tokens, and so is a copy of its first step: trees are clipped there, so neither overshoots. All drafts
- * are accepted, five tokens a step: without the limit most would. */
+typedef struct forking {
+    spec_session *s;
+    int32_t copy; /* -1: none yet */
+} forking;
+
+/* Forks the one sequence of a generation after its first step. */
+static int fork_once(void *user, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
+{
+    forking *f = user;
+    (void)text, (void)n_text, (void)ids, (void)n_ids;
+    if (f->copy < 0) OK(spec_sequence_fork(f->s, &f->copy, 0));
+    return 0;
+}
+
+/* A generation is to end after N tokens, and so is its copy: trees are clipped there, so neither overshoots. All drafts
+ * are accepted, five tokens a step: without the limit most copies would. */
 static void forks_keep_the_limit(void **state)
 {
     (void)state;
@@ -298,27 +312,24 @@ static void forks_keep_the_limit(void **state)
     open_models(&b, &pairs[1]);
     open_session(&b, 2);
     for (int32_t n_predict = N_DRAFT + 2; n_predict < N_DRAFT + 14; n_predict++) {
+        forking f = { b.s, -1 };
         spec_request p = SPEC_REQUEST_INIT;
+        spec_result r = SPEC_RESULT_INIT;
+        spec_step_result step;
         const int32_t prompt[] = { 5, 11, 23 }, *ids;
-        int32_t seqs[2], text[2][N_DRAFT + 32], n_accepted;
-        p.n_predict = n_predict, p.ignore_eos = 1;
-        spec_step_result step = { 0 };
-        OK(spec_sequence_add(b.s, &seqs[0], prompt, 3, &p));
-        OK(step_into(b.s, &step, &seqs[0], 1));
-        n_accepted = step.n_accepted;
-        OK(spec_sequence_fork(b.s, &seqs[1], seqs[0]));
-        for (int i = 0; i < 2; i++) {
-            size_t n;
-            for (step.stop = SPEC_STOP_NONE; step.stop == SPEC_STOP_NONE; n_accepted += step.n_accepted)
-                OK(step_into(b.s, &step, &seqs[i], 1));
-            assert_int_equal(step.stop, SPEC_STOP_LENGTH);
-            OK(spec_sequence_ids(b.s, &ids, &n, seqs[i]));
-            assert_int_equal(n, 3 + n_predict);
-            memcpy(text[i], ids, n * sizeof *ids);
-            OK(spec_sequence_remove(b.s, seqs[i]));
+        size_t n;
+        p.n_predict = n_predict, p.ignore_eos = 1, p.on_text = fork_once, p.text_user_data = &f;
+        OK(spec_generate_ids(b.s, &r, prompt, 3, &p));
+        assert_int_equal(r.n_ids, n_predict);
+        assert_true(r.n_accepted > 0);
+        for (n = 0; n < 3 + (size_t)n_predict;) {
+            OK(step_into(b.s, &step, &f.copy, 1));
+            OK(spec_sequence_ids(b.s, &ids, &n, f.copy));
         }
-        assert_true(n_accepted > 0);
-        assert_memory_equal(text[0], text[1], (size_t)(3 + n_predict) * sizeof *text[0]);
+        assert_int_equal(n, 3 + n_predict);
+        assert_memory_equal(ids + 3, r.ids, (size_t)n_predict * sizeof *ids);
+        OK(spec_sequence_remove(b.s, f.copy));
+        spec_result_free(&r);
     }
     close_session(&b);
     close_models(&b);

@@ -169,13 +169,8 @@ struct spec_session {
 spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out);
 /* A number that is not in use, or E_FULL (engine_sequence.c). */
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
-/* As the public functions of these names, of a session that was entered. */
+/* As spec_sequence_add, of a session that was entered. */
 spec_status speci_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_request *request);
-spec_status speci_sequence_append(spec_session *s, int32_t seq, const int32_t *ids, size_t n, const spec_request *request);
-spec_status speci_sequence_add_text(spec_session *s, int32_t *seq, const char *text, size_t n_text, const spec_request *request);
-spec_status speci_sequence_append_text(spec_session *s, int32_t seq, const char *text, size_t n_text, const spec_request *request);
-spec_status speci_sequence_set_request(spec_session *s, int32_t seq, const spec_request *request);
-spec_status speci_step(spec_session *s, const spec_step_result **results, const int32_t *seqs, int32_t n);
 /* What was begun of a sequence is given back. */
 void speci_sequence_end(spec_session *s, int32_t seq);
 /* Its request from now on. */

@@ -1,14 +1,14 @@
-/* engine_generate.c - text for one prompt: steps until something stops it. All of them are one call on the session: nobody,
- * the text callback neither, changes its sequences in between. */
+/* engine_generate.c - text for one prompt: steps until something stops it. Of sessions it uses the public calls alone. */
 #include <limits.h>
 #include <string.h>
 
-#include "algorithms/engine/engine.h"
+#include "models/model.h"
 
 enum { DEFAULT_PREDICT = 128 };
 
 typedef struct generation {
     spec_session *s;
+    const spec_model *target;
     spec_request request;
     spec_result *result;
     speci_buf text, ids, logprobs;
@@ -48,7 +48,7 @@ static spec_status deliver(const generation *g, const spec_step_result *r)
 static spec_status step(generation *g, int32_t seq)
 {
     const spec_step_result *r;
-    SPEC_TRY(speci_step(g->s, &r, &seq, 1));
+    SPEC_TRY(spec_step(g->s, &r, &seq, 1));
     count(g->result, r);
     SPEC_TRY(keep(g, r));
     g->result->stop = r->stop;
@@ -76,20 +76,17 @@ static spec_status check_room(const spec_result *result)
                       (int)RESULT_LEAST);
 }
 
-/* Whatever happens next, the caller can free it. */
-static spec_status clear(spec_result *result)
-{
-    const spec_result empty = { .n_ids = 0 };
-    SPEC_TRY(check_room(result));
-    return speci_params_write(result, &empty, sizeof empty, "spec_result");
-}
-
 /* The sequence's text begins with the result's. */
-static spec_status begin(generation *g, spec_session *s, const spec_request *request)
+static spec_status begin(generation *g, spec_session *s, spec_result *result, const spec_request *request)
 {
-    const spec_allocator *a = s->target->allocator;
+    spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
     spec_result empty = { .n_ids = 0 };
     *g = (generation){ .s = s, .request = SPEC_REQUEST_INIT };
+    SPEC_TRY(check_room(result));
+    SPEC_TRY(speci_params_write(result, &empty, sizeof empty, "spec_result"));
+    SPEC_TRY(spec_session_get_info(s, &info));
+    const spec_allocator *a = info.target->allocator;
+    g->target = info.target;
     g->text.a = g->ids.a = g->logprobs.a = empty.allocator_ = a;
     if (!(g->result = speci_alloc(a, 1, sizeof *g->result))) return SPEC_E_NOMEM;
     *g->result = empty;
@@ -104,11 +101,10 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
     spec_result *own = g->result;
     const char zero = 0;
     if (!own) return status;
-    const bool has_text = g->s->target->tokenizer != NULL;
-    if (has_text && speci_buf_add(&g->text, &zero, 1) == SPEC_OK) {
+    if (g->target->tokenizer && speci_buf_add(&g->text, &zero, 1) == SPEC_OK) {
         own->text = g->text.data, own->n_text = g->text.n - 1;
         g->text.data = NULL;
-    } else if (has_text && status == SPEC_OK) {
+    } else if (g->target->tokenizer && status == SPEC_OK) {
         status = SPEC_E_NOMEM;
     }
     if (status == SPEC_E_ABORTED) own->stop = SPEC_STOP_ABORTED;
@@ -125,39 +121,40 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
 /* A sequence of its own, which was admitted in so many milliseconds. */
 static spec_status run(generation *g, int32_t seq, double prefill_ms)
 {
+    const int32_t *ids;
+    size_t n = 0;
     g->result->prefill_ms = prefill_ms;
-    g->result->n_prompt = g->s->seqs[seq].n_ids;
-    const spec_status status = loop(g, seq);
-    speci_sequence_end(g->s, seq);
+    spec_status status = spec_sequence_ids(g->s, &ids, &n, seq);
+    g->result->n_prompt = (int32_t)n;
+    if (status == SPEC_OK) status = loop(g, seq);
+    spec_sequence_remove(g->s, seq);
     return status;
 }
 
 spec_status spec_generate_ids(spec_session *s, spec_result *result, const int32_t *ids, size_t n, const spec_request *request)
 {
-    SPEC_NEED(result, "result");
-    SPEC_TRY(clear(result));
-    ENGINE_ENTER(s);
+    SPEC_NEED(s, "session");
     SPEC_NEED(ids || n == 0, "ids");
+    SPEC_NEED(result, "result");
     generation g;
     int32_t seq;
-    spec_status status = begin(&g, s, request);
+    spec_status status = begin(&g, s, result, request);
     const double start = speci_now_ms();
-    if (status == SPEC_OK) status = speci_sequence_add(s, &seq, ids, n, &g.request);
+    if (status == SPEC_OK) status = spec_sequence_add(s, &seq, ids, n, &g.request);
     if (status == SPEC_OK) status = run(&g, seq, speci_now_ms() - start);
     return finish(&g, result, status);
 }
 
 spec_status spec_generate(spec_session *s, spec_result *result, const char *prompt, size_t n_prompt, const spec_request *request)
 {
-    SPEC_NEED(result, "result");
-    SPEC_TRY(clear(result));
-    ENGINE_ENTER(s);
+    SPEC_NEED(s, "session");
     SPEC_NEED(prompt || n_prompt == 0, "prompt");
+    SPEC_NEED(result, "result");
     generation g;
     int32_t seq;
-    spec_status status = begin(&g, s, request);
+    spec_status status = begin(&g, s, result, request);
     const double start = speci_now_ms();
-    if (status == SPEC_OK) status = speci_sequence_add_text(s, &seq, prompt, n_prompt, &g.request);
+    if (status == SPEC_OK) status = spec_sequence_add_text(s, &seq, prompt, n_prompt, &g.request);
     if (status == SPEC_OK) status = run(&g, seq, speci_now_ms() - start);
     return finish(&g, result, status);
 }
@@ -165,12 +162,12 @@ spec_status spec_generate(spec_session *s, spec_result *result, const char *prom
 static spec_status run_more(generation *g, int32_t seq, const char *prompt, size_t n_prompt, const spec_request *request)
 {
     const double start = speci_now_ms();
-    engine_seq *q = NULL;
-    SPEC_TRY(speci_session_seq(g->s, seq, &q));
-    const int32_t before = q->n_ids;
-    const spec_status status = speci_sequence_append_text(g->s, seq, prompt, n_prompt, request);
+    const int32_t *ids;
+    size_t before = 0, n = 0;
+    SPEC_TRY(spec_sequence_ids(g->s, &ids, &before, seq));
+    const spec_status status = spec_sequence_append_text(g->s, seq, prompt, n_prompt, request);
     g->result->prefill_ms = speci_now_ms() - start;
-    g->result->n_prompt = q->n_ids - before;
+    if (spec_sequence_ids(g->s, &ids, &n, seq) == SPEC_OK) g->result->n_prompt = (int32_t)(n - before);
     SPEC_TRY(status);
     return loop(g, seq);
 }
@@ -178,12 +175,11 @@ static spec_status run_more(generation *g, int32_t seq, const char *prompt, size
 spec_status spec_generate_more(spec_session *s, spec_result *result, int32_t seq, const char *prompt, size_t n_prompt,
                                const spec_request *request)
 {
-    SPEC_NEED(result, "result");
-    SPEC_TRY(clear(result));
-    ENGINE_ENTER(s);
+    SPEC_NEED(s, "session");
     SPEC_NEED(prompt || n_prompt == 0, "prompt");
+    SPEC_NEED(result, "result");
     generation g;
-    spec_status status = begin(&g, s, request);
+    spec_status status = begin(&g, s, result, request);
     if (status == SPEC_OK) status = run_more(&g, seq, prompt, n_prompt, request ? &g.request : NULL);
     return finish(&g, result, status);
 }

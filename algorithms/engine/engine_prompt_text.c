@@ -1,4 +1,5 @@
-/* engine_prompt_text.c - prompts that are text: their ids, by the target's tokenizer. */
+/* engine_prompt_text.c - prompts that are text: their ids, by the target's tokenizer. Of sessions it uses the public calls, but for
+ * the request that a living sequence has. */
 #include "algorithms/engine/engine.h"
 
 static spec_status encode(int32_t **ids, size_t *n, const spec_model *m, const char *text, size_t n_text, uint32_t flags)
@@ -45,14 +46,9 @@ static void warn_of_two(const spec_model *m, const spec_request *p, const int32_
 
 spec_status spec_sequence_add_text(spec_session *s, int32_t *seq, const char *text, size_t n_text, const spec_request *request)
 {
-    ENGINE_ENTER(s);
+    SPEC_NEED(s, "session");
     SPEC_NEED(seq, "seq");
     SPEC_NEED(text || n_text == 0, "text");
-    return speci_sequence_add_text(s, seq, text, n_text, request);
-}
-
-spec_status speci_sequence_add_text(spec_session *s, int32_t *seq, const char *text, size_t n_text, const spec_request *request)
-{
     const spec_model *m = s->target;
     spec_request own = SPEC_REQUEST_INIT;
     int32_t *ids = NULL;
@@ -62,17 +58,18 @@ spec_status speci_sequence_add_text(spec_session *s, int32_t *seq, const char *t
     if (status == SPEC_OK && n == 0) status = start_from_bos(m, ids, &n);
     if (status == SPEC_OK) {
         warn_of_two(m, &own, ids, n);
-        status = speci_sequence_add(s, seq, ids, n, request);
+        status = spec_sequence_add(s, seq, ids, n, request);
     }
     speci_free(m->allocator, ids);
     return status;
 }
 
 /* Is special text in the prompt recognised? By the request given, or else by the one that the sequence has. */
-static spec_status flags_to_append(const spec_session *s, int32_t seq, const spec_request *request, uint32_t *flags)
+static spec_status flags_to_append(spec_session *s, int32_t seq, const spec_request *request, uint32_t *flags)
 {
     spec_request own = SPEC_REQUEST_INIT;
     engine_seq *q = NULL;
+    ENGINE_ENTER(s);
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(speci_params_read(&own, sizeof own, request, "spec_request"));
     *flags = flags_of(request ? &own : &q->request.p, false);
@@ -81,21 +78,15 @@ static spec_status flags_to_append(const spec_session *s, int32_t seq, const spe
 
 spec_status spec_sequence_append_text(spec_session *s, int32_t seq, const char *text, size_t n_text, const spec_request *request)
 {
-    ENGINE_ENTER(s);
     SPEC_NEED(text || n_text == 0, "text");
-    return speci_sequence_append_text(s, seq, text, n_text, request);
-}
-
-spec_status speci_sequence_append_text(spec_session *s, int32_t seq, const char *text, size_t n_text, const spec_request *request)
-{
     int32_t *ids = NULL;
     size_t n = 0;
     uint32_t flags = 0;
     SPEC_TRY(flags_to_append(s, seq, request, &flags));
     const spec_model *m = s->target;
     spec_status status = n_text > 0 ? encode(&ids, &n, m, text, n_text, flags) : SPEC_OK;
-    if (status == SPEC_OK && n > 0) status = speci_sequence_append(s, seq, ids, n, request);
-    if (status == SPEC_OK && n == 0 && request) status = speci_sequence_set_request(s, seq, request);
+    if (status == SPEC_OK && n > 0) status = spec_sequence_append(s, seq, ids, n, request);
+    if (status == SPEC_OK && n == 0 && request) status = spec_sequence_set_request(s, seq, request);
     speci_free(m->allocator, ids);
     return status;
 }

@@ -309,11 +309,6 @@ spec_status spec_step(spec_session *s, const spec_step_result **results, const i
     ENGINE_ENTER(s);
     SPEC_NEED(seqs || n == 0, "seqs");
     SPEC_NEED(results || n == 0, "results");
-    return speci_step(s, results, seqs, n);
-}
-
-spec_status speci_step(spec_session *s, const spec_step_result **results, const int32_t *seqs, int32_t n)
-{
     const engine_round *r = NULL;
     int32_t n_ready;
     for (int32_t i = 0; i < n; i++) results[i] = NULL;

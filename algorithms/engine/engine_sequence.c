@@ -71,11 +71,6 @@ spec_status speci_sequence_take_request(spec_session *s, engine_seq *q, const sp
 spec_status spec_sequence_set_request(spec_session *s, int32_t seq, const spec_request *request)
 {
     ENGINE_ENTER(s);
-    return speci_sequence_set_request(s, seq, request);
-}
-
-spec_status speci_sequence_set_request(spec_session *s, int32_t seq, const spec_request *request)
-{
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(speci_sequence_take_request(s, q, request));
@@ -149,11 +144,6 @@ spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *id
 {
     ENGINE_ENTER(s);
     SPEC_NEED(ids || n == 0, "ids");
-    return speci_sequence_append(s, seq, ids, n, request);
-}
-
-spec_status speci_sequence_append(spec_session *s, int32_t seq, const int32_t *ids, size_t n, const spec_request *request)
-{
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(check_prompt(s, ids, n, q->n_ids));
