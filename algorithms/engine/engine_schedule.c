@@ -151,22 +151,41 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
     return run(s, r, how, 0);
 }
 
-/* --- running ahead --- */
+/* --- rounds that draft nothing --- */
 
-/* Where drafting is a choice, it is made a step before: by what was known then. */
-static bool chooses_plain(spec_session *s, int32_t seq)
+/* Where drafting is a choice, it may be known before the round: by what is known now. */
+static bool chooses_plain(spec_session *s, const int32_t *seqs, int32_t n)
 {
-    if (s->choice.mode == SPEC_ADAPT_OFF) return true;
-    speci_watch_alone(s, seq);
-    return speci_choice_arm(&s->choice, 1) == 0;
+    if (s->choice.mode == SPEC_ADAPT_OFF) return s->drafters.n == 0;
+    if (n == 1) speci_watch_alone(s, seqs[0]);
+    return speci_choice_arm(&s->choice, n) == 0;
 }
+
+/* The choice is updated by what rounds without drafts have come to, too. */
+static void begin_outcome(spec_session *s, engine_round *r, double start)
+{
+    if (s->choice.mode == SPEC_ADAPT_OFF) return;
+    s->n_round++;
+    for (int32_t i = 0; i < r->n; i++) r->part[i].round = s->n_round;
+    speci_ways_begin(s, 0, r->n, start);
+}
+
+static spec_status run_plain(spec_session *s, engine_round *r)
+{
+    const double start = s->now_ms();
+    speci_plain_start(s, r, false);
+    begin_outcome(s, r, start);
+    return run(s, r, &plain, 0);
+}
+
+/* --- running ahead --- */
 
 /* Of a session that can. */
 static bool runs_ahead(spec_session *s, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
     if (q->request.p.logprobs || q->adjust || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
-    if (!speci_flight(s, seq) && !chooses_plain(s, seq)) return false;
+    if (!speci_flight(s, seq) && !chooses_plain(s, &seq, 1)) return false;
     return s->rule != SPEC_VERIFY_GREEDY || q->request.p.sampling.temperature == 0; /* else a rule that verify refuses */
 }
 
@@ -187,13 +206,6 @@ static bool skips(const move *m, bool in_flight, bool goes_on)
 {
     const bool queues = m->verb != READ && m->stage != COMMIT;
     return m->round == NEXT ? !goes_on : queues && in_flight;
-}
-
-/* The choice is updated by what a plain step has come to. */
-static void begin_outcome(spec_session *s, engine_round *r, double start)
-{
-    r->part[0].round = ++s->n_round;
-    speci_ways_begin(s, 0, 1, start);
 }
 
 /* Before anything was enqueued the sequence is as it was. Later its state is ahead of its ids. */
@@ -218,7 +230,7 @@ static spec_status step_ahead(spec_session *s, int32_t seq, bool alone)
         const move *m = &run_ahead.moves[i];
         if (m->round == NEXT && !next) {
             /* The last token that fits is followed by nothing. */
-            goes_on = alone && q->n_ids + 1 < q->n_limit && chooses_plain(s, seq);
+            goes_on = alone && q->n_ids + 1 < q->n_limit && chooses_plain(s, &seq, 1);
             next = plain_round(s, seq, 1);
         }
         if (skips(m, in_flight, goes_on)) continue;
@@ -226,7 +238,7 @@ static spec_status step_ahead(spec_session *s, int32_t seq, bool alone)
         /* Nor is it worth an error if there is no room for a pass that nobody has asked for yet. */
         if ((status == SPEC_E_FULL || status == SPEC_E_BUSY) && m->round == NEXT && m->stage == SCORE) goes_on = false;
         else if (status != SPEC_OK) return fail_plain(s, now, next, status);
-        if (m->stage == COMMIT && m->verb == START && s->choice.mode != SPEC_ADAPT_OFF) begin_outcome(s, now, start);
+        if (m->stage == COMMIT && m->verb == START) begin_outcome(s, now, start);
     }
     return SPEC_OK;
 }
@@ -299,9 +311,7 @@ static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, bo
     *ran = r;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     r->rule = s->rule;
-    if (s->drafters.n > 0) return run_drafting(s, r);
-    speci_plain_start(s, r, false);
-    return run(s, r, &plain, 0);
+    return chooses_plain(s, r->seqs, n) ? run_plain(s, r) : run_drafting(s, r);
 }
 
 spec_status spec_step(spec_session *s, const spec_step_result **results, const int32_t *seqs, int32_t n)
