@@ -824,6 +824,36 @@ static void check_hopeless(void **state)
     assert_int_equal(c.next_n_seq, 0);
 }
 
+static double row_target_ms(const void *arg, int32_t n_seq, double n_row) { return 1 + *(const double *)arg * (n_row / n_seq - 1); }
+static double no_draft_ms(const void *arg, int32_t source, double n_seq) { return (void)arg, (void)source, (void)n_seq, 0; }
+
+/* How many of 8 sequences the first trial asks for four drafts, which are expected to bring 0.66 tokens, where a node more of each takes
+ * row_ms of a plain round of 1 ms. The best way is then `best`: none, or one draft, which is expected to bring 0.4. */
+static int32_t first_asked(double row_ms, int32_t best)
+{
+    speci_arm arms[3] = { { .sources = 0 }, { .sources = 1 }, { .sources = 2 } };
+    speci_source sources[2] = { { .kin = 0, .n_node = N_DRAFT, .depth = N_DRAFT }, { .kin = 1, .n_node = 1, .depth = 1 } };
+    speci_levels levels[2] = { { 0 } };
+    speci_choice c = { .arms = arms, .n_arm = 2 + (best > 0), .sources = sources, .n_source = 2, .levels = levels,
+                       .costs = { .target = row_target_ms, .draft = no_draft_ms, .arg = &row_ms } };
+    const speci_asks none[2] = { { 0 } };
+    const speci_outcome plain = { .n_seq = 8, .n_emitted = 8, .n_row = 8, .ms = 1, .asks = none };
+    OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+    speci_choice_update(&c, 0, &plain);
+    c.reserve = 2, c.credit = 4;
+    assert_int_equal(speci_choice_arm(&c, 8), 1);
+    assert_int_equal(c.best, best);
+    return c.n_ask;
+}
+
+/* All sequences take part in a trial that is expected to gain against plain decoding, some in one that is expected to lose. */
+static void check_gains(void **state)
+{
+    (void)state;
+    assert_int_equal(first_asked(0.15, 2), 8);
+    assert_in_range(first_asked(0.18, 0), 1, 4);
+}
+
 /* ---------------------------------------------------------- what is known before the choice --- */
 
 static double seen_target_ms(const void *arg, int32_t n_seq, double n_row)
@@ -885,7 +915,6 @@ static void check_credit(void **state)
 
 /* arg: what a pass with trees takes; one without takes 1 */
 static double trees_target_ms(const void *arg, int32_t n_seq, double n_row) { return n_row > n_seq ? *(const double *)arg : 1; }
-static double no_draft_ms(const void *arg, int32_t source, double n_seq) { return (void)arg, (void)source, (void)n_seq, 0; }
 
 /* Of an arm with few rounds the worst of them counts: several sequences must not lose more than the reserve. */
 static void check_worst(void **state)
@@ -962,7 +991,7 @@ int main(void)
     enum { N = sizeof environments / sizeof *environments, N_OTHER = 20 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_part),
-        cmocka_unit_test(check_hopeless),
+        cmocka_unit_test(check_hopeless), cmocka_unit_test(check_gains),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),

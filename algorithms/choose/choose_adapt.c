@@ -242,15 +242,16 @@ static bool is_safe(const arm_prospect *p, const arm_prospect *plain, int32_t n_
     return n_seq == 1 || fmin(lost, MOST_RESERVE) <= most_lost;
 }
 
-/* For how many sequences a trial of the arm asks: all, or half of them and so on; 0: no trial. p: with all; becomes what is expected of
- * the trial. */
+/* For how many sequences a trial of the arm asks: all, where that is expected to gain; else half of them and so on; 0: no trial. p: with
+ * all; becomes what is expected of the trial. */
 static int32_t asks_of(const speci_choice *c, int32_t arm, arm_prospect *p, const arm_prospect *plain, const speci_prospect *sources,
                        int32_t n_seq)
 {
     const double usual = usual_ratio(c, speci_choice_load(n_seq));
     const double all = may_lose(c, p, plain), some = fmax(SOME_ASKED * all, fmin(LEAST_TRIAL, SOME_ASKED * c->reserve));
+    const bool gains = p->n_emitted * plain->ms > p->ms + p->once_ms;
     int32_t n_ask = n_seq;
-    while (n_ask > 0 && !(affords(c, p, n_seq) && is_safe(p, plain, n_seq, n_ask == n_seq ? all : some)))
+    while (n_ask > 0 && !(affords(c, p, n_seq) && is_safe(p, plain, n_seq, n_ask == n_seq && gains ? all : some)))
         if ((n_ask /= 2) > 0) *p = expect(c, arm, n_seq, n_ask, sources, usual);
     return n_ask;
 }
