@@ -249,7 +249,7 @@ static int32_t asks_of(const speci_choice *c, int32_t arm, arm_prospect *p, cons
 {
     const double usual = usual_ratio(c, speci_choice_load(n_seq));
     const double all = may_lose(c, p, plain), some = fmax(SOME_ASKED * all, fmin(LEAST_TRIAL, SOME_ASKED * c->reserve));
-    const bool gains = p->n_emitted * plain->ms > p->ms + p->once_ms;
+    const bool gains = p->n_emitted * plain->ms > p->ms; /* in the rounds behind it, too */
     int32_t n_ask = n_seq;
     while (n_ask > 0 && !(affords(c, p, n_seq) && is_safe(p, plain, n_seq, n_ask == n_seq && gains ? all : some)))
         if ((n_ask /= 2) > 0) *p = expect(c, arm, n_seq, n_ask, sources, usual);
