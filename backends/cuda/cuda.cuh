@@ -106,6 +106,7 @@ struct cuda_shape {
     int32_t finds;  /* the pass ends with the tokens of its rows (cuda_tokens) */
     int32_t no_head; /* spec_step_block's */
     int32_t no_row;  /* paths are applied, and nothing else */
+    int32_t grows;   /* the rows stand below nodes that earlier passes were fed */
 };
 
 /* Where arg-max of a pass's first n_row rows goes. */

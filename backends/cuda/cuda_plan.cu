@@ -23,7 +23,7 @@ struct plan_graph {
 struct spec_prepared {
     spec_plan plan; /* without operations */
     cuda_op *ops;   /* [plan.n_op], and one of no kind behind them; the layers of kv_commit are copies */
-    bool captures, has_attention, has_commit;
+    bool captures, has_attention, has_commit, has_states;
     const cuda_op *head; /* the product whose rows' largest a pass can find, or NULL */
     plan_graph graphs[PLAN_GRAPHS];
     int32_t n_graph;
@@ -161,6 +161,7 @@ static spec_status take_plan(spec_prepared *p, const spec_queue *q, const spec_p
         cuda_op *o = &p->ops[i];
         p->has_attention = p->has_attention || o->op.kind == SPEC_OP_ATTENTION;
         p->has_commit = p->has_commit || o->op.kind == SPEC_OP_KV_COMMIT;
+        p->has_states = p->has_states || (o->op.kind == SPEC_OP_SCAN && o->op.u.scan.a_per_state);
         if (can_find(plan, &o->op)) p->head = o;
         if (o->op.kind == SPEC_OP_KV_COMMIT) SPEC_TRY(own_layers(h, &o->op.u.kv_commit));
         p->plan.n_op = i + 1;
@@ -215,6 +216,7 @@ static spec_status shape_of(spec_queue *q, const spec_prepared *p, const spec_st
     /* Only attention in decode passes asks for the context's length. */
     if (!p->has_attention || block->phase == SPEC_PHASE_PREFILL) q->shape.splits = 1;
     if (!p->has_commit) q->shape.moves = 0;
+    if (!p->has_states) q->shape.grows = 0; /* nor does another operation ask whether a tree grows */
     return SPEC_OK;
 }
 
@@ -229,19 +231,21 @@ spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *p, const spec_step
 }
 
 /* Kernels are loaded by a first pass and captured with the second, for each shape by itself: with and without a path to move
- * and rows to find the largest of, in short contexts and those of one split. A longer context's shape is met once while it
- * doubles. What a shape says beyond the step is room: kernels read from the step what there is. */
+ * and rows to find the largest of, or, with neither, as a level of a growing tree; in short contexts and those of one split. A
+ * longer context's shape is met once while it doubles. What a shape says beyond the step is room: kernels read from the step
+ * what there is. */
 spec_status speci_cuda_plan_warm(spec_queue *q, spec_prepared *p, const spec_step_block *block)
 {
     SPEC_TRY(shape_of(q, p, block));
     const cuda_shape given = q->shape;
     const int moves = p->has_commit ? 2 : 1, finds = p->head && given.fits ? 2 : 1, longer = p->has_attention ? 2 : 1;
-    for (int i = 0; i < 2 * moves * finds * longer; i++) {
-        const int shape = i / 2;
+    const int kinds = moves * finds + p->has_states;
+    for (int i = 0; i < 2 * kinds * longer; i++) {
+        const int kind = i / 2 % kinds;
         if (p->n_graph >= PLAN_WARM) break; /* what a session meets has room as well */
         q->shape = given;
-        q->shape.moves = shape % moves, q->shape.finds = shape / moves % finds;
-        if (shape / (moves * finds) > 0 && given.splits == 0) q->shape.splits = 1;
+        q->shape.moves = kind % moves, q->shape.finds = kind / moves % finds, q->shape.grows = kind == moves * finds;
+        if (i / 2 >= kinds && given.splits == 0) q->shape.splits = 1;
         SPEC_TRY(run_pass(q, p, block, cuda_tokens()));
     }
     return SPEC_OK;

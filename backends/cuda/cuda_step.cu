@@ -77,6 +77,13 @@ static bool step_moves(const spec_step_block *b)
     return false;
 }
 
+static bool step_grows(const spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++)
+        if (spec_step_seqs(b)[i].n_fed > 0) return true;
+    return false;
+}
+
 /* The shape comes from what the host knows: with nodes that grow on the device, n_kv is a bound. */
 spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *b)
 {
@@ -101,6 +108,7 @@ spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *b)
     q->shape.finds = 0;
     q->shape.no_head = b->no_head != 0;
     q->shape.no_row = b->n_row_run == 0;
+    q->shape.grows = step_grows(b);
     return SPEC_OK;
 }
 

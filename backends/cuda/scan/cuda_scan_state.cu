@@ -32,6 +32,7 @@ enum {
     STATE_EIGHT = 8, /* steps that multiply_dt takes */
     STATE_LEAST = STATE_WALKERS / STATE_CHANNELS, STATE_MOST = 40, /* steps of a chunk */
     STATE_PAIRS = STATE_MOST / 2 + 1, /* the walk reads a pair of steps ahead */
+    STATE_ANCESTORS = 4,              /* of a level's rows, whose states may wait */
     STATE_RESIDENT = 768              /* threads that a multiprocessor has registers for */
 };
 
@@ -285,12 +286,14 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
 /* --------------------------------------------------------------------------------- launcher --- */
 
 /* Steps of a chunk, an even number: all of a sequence's with some of a path, where a multiprocessor has room for the
- * threads of all its blocks; else several chunks of one length. */
+ * threads of all its blocks; else several chunks of one length. A level of a growing tree has as many steps again in front,
+ * of ancestors, or few more. */
 static int chunk_steps(const spec_queue *q, int blocks)
 {
     const int on_each = cuda_div_up((int64_t)blocks * q->shape.seqs, q->dev->n_sm);
     const int room = STATE_RESIDENT / STATE_CHANNELS / on_each, most = room < STATE_MOST ? room : (int)STATE_MOST;
-    const int steps = cuda_div_up(q->shape.rows, q->shape.seqs) + cuda_tuning_of(q->dev).state_path;
+    const int rows = cuda_div_up(q->shape.rows, q->shape.seqs), path = cuda_tuning_of(q->dev).state_path;
+    const int steps = path + (q->shape.grows && 2 * rows + path <= most ? 2 : 1) * rows;
     if (most < STATE_LEAST) return STATE_LEAST;
     const int chunk = cuda_div_up(steps, 2 * cuda_div_up(steps, most)) * 2;
     return chunk > STATE_LEAST ? chunk : (int)STATE_LEAST;
@@ -300,7 +303,8 @@ template <typename T>
 static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, cuda_pass *pass, spec_status *status)
 {
     const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
-    const int n_saved = scan_saved_most(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
+    const int in_tree = scan_saved_most(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
+    const int n_saved = q->shape.grows && in_tree < STATE_ANCESTORS ? STATE_ANCESTORS : in_tree;
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_saved, p.ld_w);
     if (bytes > q->dev->shared_most) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);

@@ -10,7 +10,8 @@
  *    child then finds it live: a state is saved only where two children or more have children themselves.
  *    The stack of saved states of a tree of 15 nodes holds 2, of 63 it holds 4 (spec_traversal_saved: 3 and 5).
  *  - An entry along the path starts from the live state where that is on the path: children of one node, as levels of
- *    a growing tree have them, do not walk up again. */
+ *    a growing tree have them, do not walk up again. Nor do cousins in such a level: the states of their ancestors wait,
+ *    each where its depth says, so that every ancestor is applied once. */
 #ifndef SPEC_CUDA_SCAN_STEPS_CUH
 #define SPEC_CUDA_SCAN_STEPS_CUH
 
@@ -42,17 +43,18 @@ struct scan_steps {
     int32_t *parent; /* [n_node] */
     int32_t *traversal; /* [n_node] as the step block has them, packed */
     int32_t *word;   /* [n_node] the step of the entry's own node, `from` that of its first step */
-    int32_t *waited; /* [n_node] an entry starts from the node's saved state */
-    int32_t *number_of; /* [n_node] a node's entry */
+    int32_t *waited; /* [n_node] an entry starts from the node's saved state: 1, or of an ancestor where it is saved + 1 */
     int32_t *first;  /* [n_node + 1] number of the entry's first step; only where some entries have several */
     int n_row, n_path, n_step, n_advance;
+    int n_saved;     /* states that may wait */
     bool rebuilds;   /* some entries have several steps, or start from the stored state */
+    bool is_level;   /* no entry goes on from another: all start along the path */
 
-    static __host__ __device__ size_t bytes(int n_node) { return ((size_t)n_node * 6 + 1) * sizeof(int32_t); }
+    static __host__ __device__ size_t bytes(int n_node) { return ((size_t)n_node * 5 + 1) * sizeof(int32_t); }
     __device__ scan_steps(void *shared, int n_node)
     {
         parent = (int32_t *)shared, traversal = parent + n_node, word = traversal + n_node, waited = word + n_node;
-        number_of = waited + n_node, first = number_of + n_node;
+        first = waited + n_node;
     }
     __device__ void build(const spec_step_block *step, const spec_step_seq &s, int n_saved);
     __device__ int at(int t) const;
@@ -65,8 +67,29 @@ struct scan_steps {
         return !goes_on && (traversal[i] & STEP_NODE) != n_advance - 1;
     }
     __device__ int find(int i);
+    __device__ int climb_to(int from, int to) const;
+    __device__ int find_shared(int up, int live, int stored) const;
     __device__ void number();
 };
+
+/* Nodes from `from` up to `to`, which is above it, or -1. */
+__device__ __forceinline__ int scan_steps::climb_to(int from, int to) const
+{
+    int n = 0;
+    for (; from >= 0 && from != to; from = parent[from]) n++;
+    return n;
+}
+
+/* In a level: the ancestor of `up` that is one of the live node too, and near enough to the stored state to have a place
+ * to wait at; `stored`: there is none. Nodes of one depth meet; others may not, and walk the whole path. */
+__device__ __forceinline__ int scan_steps::find_shared(int up, int live, int stored) const
+{
+    int k = up, m = live;
+    for (; k != m && k >= 0 && k != stored && m >= 0; m = parent[m]) k = parent[k];
+    if (k != m) return stored;
+    for (int depth = climb_to(k, stored); depth > n_saved; depth--) k = parent[k];
+    return k;
+}
 
 /* Finds the word of entry i, and how many steps it has. */
 __device__ __forceinline__ int scan_steps::find(int i)
@@ -83,6 +106,12 @@ __device__ __forceinline__ int scan_steps::find(int i)
         int k = up;
         for (; k >= 0 && k != stored && k != live; k = parent[k]) count++;
         from = k == live ? STEP_LIVE : STEP_STORED;
+        const int shared = is_level && i > 0 && from == STEP_STORED ? find_shared(up, live, stored) : stored;
+        if (shared != stored) {
+            const int depth = climb_to(shared, stored);
+            from = STEP_SAVED + ((depth - 1) << 16), count -= depth;
+            waited[shared] = depth;
+        }
     }
     word[i] = n | from | (traversal[i] >> 24) << 20 | STEP_OUT | (alone(i) ? STEP_ALONE : 0) |
               (n == n_advance - 1 ? STEP_STORE : 0);
@@ -110,17 +139,18 @@ __device__ __forceinline__ void scan_steps::number()
 }
 
 /* All threads call it. */
-__device__ __forceinline__ void scan_steps::build(const spec_step_block *step, const spec_step_seq &s, int n_saved)
+__device__ __forceinline__ void scan_steps::build(const spec_step_block *step, const spec_step_seq &s, int n_saved_)
 {
     const spec_step_node *node = spec_step_nodes(step) + s.first_node;
     const int n_tree = s.n_fed + s.n_row, tid = (int)threadIdx.x, n_thread = (int)blockDim.x;
-    n_row = s.n_row, n_path = s.n_replay, n_advance = s.n_advance;
+    n_row = s.n_row, n_path = s.n_replay, n_advance = s.n_advance, n_saved = n_saved_;
 #pragma unroll 1
     for (int i = tid; i < n_tree; i += n_thread) {
         const int up = node[i].parent;
         parent[i] = up < i && up >= 0 ? up : -1;
         waited[i] = 0;
     }
+    bool along = true;
 #pragma unroll 1
     for (int i = tid; i < n_row; i += n_thread) {
         const spec_traversal_node v = spec_step_traversal(step)[s.first_row + i];
@@ -128,9 +158,9 @@ __device__ __forceinline__ void scan_steps::build(const spec_step_block *step, c
         const int save = v.save < 0 || v.save >= n_saved ? -1 : v.save;
         const int n = min(max(v.node, s.n_fed), n_tree - 1);
         traversal[i] = n | (load + 2) << 16 | (save + 1) << 24;
-        number_of[n] = i;
+        along &= load == SPEC_LOAD_PATH && save < 0;
     }
-    __syncthreads();
+    is_level = __syncthreads_and(along) != 0;
     bool several = false;
 #pragma unroll 1
     for (int i = tid; i < n_row; i += n_thread) several |= (first[i] = find(i)) > 1 || (word[i] & STEP_FROM) == STEP_STORED;
@@ -161,7 +191,7 @@ __device__ __forceinline__ int scan_steps::at(int t) const
     if (rebuilds && t != first[v]) w &= ~STEP_FROM;
     if (left == 0) return w;
     for (; left > 0; left--) n = parent[n];
-    return n | (w & STEP_FROM);
+    return n | (w & STEP_FROM) | (is_level ? waited[n] << 20 : 0);
 }
 
 #endif
