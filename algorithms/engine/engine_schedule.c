@@ -161,21 +161,12 @@ static bool chooses_plain(spec_session *s, const int32_t *seqs, int32_t n)
     return speci_choice_arm(&s->choice, n) == 0;
 }
 
-/* The choice is updated by what rounds without drafts have come to, too. */
+/* Where there is a choice it is updated by what rounds without drafts have come to, too. */
 static void begin_outcome(spec_session *s, engine_round *r, double start)
 {
-    if (s->choice.mode == SPEC_ADAPT_OFF) return;
     s->n_round++;
     for (int32_t i = 0; i < r->n; i++) r->part[i].round = s->n_round;
     speci_ways_begin(s, 0, r->n, start);
-}
-
-static spec_status run_plain(spec_session *s, engine_round *r)
-{
-    const double start = s->now_ms();
-    speci_plain_start(s, r, false);
-    begin_outcome(s, r, start);
-    return run(s, r, &plain, 0);
 }
 
 /* --- running ahead --- */
@@ -238,7 +229,7 @@ static spec_status step_ahead(spec_session *s, int32_t seq, bool alone)
         /* Nor is it worth an error if there is no room for a pass that nobody has asked for yet. */
         if ((status == SPEC_E_FULL || status == SPEC_E_BUSY) && m->round == NEXT && m->stage == SCORE) goes_on = false;
         else if (status != SPEC_OK) return fail_plain(s, now, next, status);
-        if (m->stage == COMMIT && m->verb == START) begin_outcome(s, now, start);
+        if (m->stage == COMMIT && m->verb == START && s->choice.mode != SPEC_ADAPT_OFF) begin_outcome(s, now, start);
     }
     return SPEC_OK;
 }
@@ -311,7 +302,11 @@ static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, bo
     *ran = r;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     r->rule = s->rule;
-    return chooses_plain(s, r->seqs, n) ? run_plain(s, r) : run_drafting(s, r);
+    if (!chooses_plain(s, r->seqs, n)) return run_drafting(s, r);
+    const double start = s->now_ms();
+    speci_plain_start(s, r, false);
+    if (s->choice.mode != SPEC_ADAPT_OFF) begin_outcome(s, r, start);
+    return run(s, r, &plain, 0);
 }
 
 spec_status spec_step(spec_session *s, const spec_step_result **results, const int32_t *seqs, int32_t n)
