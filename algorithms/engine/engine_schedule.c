@@ -153,10 +153,10 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
 
 /* --- rounds that draft nothing --- */
 
-/* Where drafting is a choice, it may be known before the round: by what is known now. */
+/* Where drafting is a choice, it may be made before the round: by what is known now. */
 static bool chooses_plain(spec_session *s, const int32_t *seqs, int32_t n)
 {
-    if (s->choice.mode == SPEC_ADAPT_OFF) return s->drafters.n == 0;
+    if (s->choice.mode == SPEC_ADAPT_OFF) return true;
     if (n == 1) speci_watch_alone(s, seqs[0]);
     return speci_choice_arm(&s->choice, n) == 0;
 }
@@ -302,10 +302,11 @@ static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, bo
     *ran = r;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     r->rule = s->rule;
-    if (!chooses_plain(s, r->seqs, n)) return run_drafting(s, r);
+    const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
+    if (chooses ? !chooses_plain(s, r->seqs, n) : s->drafters.n > 0) return run_drafting(s, r);
     const double start = s->now_ms();
     speci_plain_start(s, r, false);
-    if (s->choice.mode != SPEC_ADAPT_OFF) begin_outcome(s, r, start);
+    if (chooses) begin_outcome(s, r, start);
     return run(s, r, &plain, 0);
 }
 
