@@ -49,8 +49,8 @@ echo "== tools   $(cc --version | head -1); cmake $(cmake --version | sed -n 's/
 # Code for one kind of GPU, this machine's, is enough to test, and takes a fraction of the time.
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -d . || true)
 cuda_flags=()
-nvcc_help=$("$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)" --help 2> /dev/null || true)
-if [ "$fast_compile" ] && [ -z "$capability" ] && [[ $nvcc_help == *--Ofast-compile* ]]; then
+nvcc_help() { "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)" --help 2> /dev/null || true; }
+if [ "$fast_compile" ] && [ -z "$capability" ] && [[ $(nvcc_help) == *--Ofast-compile* ]]; then
     cuda_flags=(-DCMAKE_CUDA_FLAGS=--Ofast-compile=max)
 elif grep -qs '^CMAKE_CUDA_FLAGS:.*--Ofast-compile' "$build/CMakeCache.txt"; then
     cuda_flags=(-UCMAKE_CUDA_FLAGS) # of an earlier run
