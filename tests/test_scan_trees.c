@@ -1,6 +1,6 @@
 /* test_scan_trees.c - the scan over large trees. Every node's output and state, computed by plain steps (one node a
  * pass, then a flush that replays it), is what the scan makes in any other way, bit for bit: whole trees, permuted,
- * in several passes, by paths, with a state per node, with a chain in front that is advanced over. So it is with the
+ * in several passes, by paths, with a state per node, as a plan, with a chain in front that is advanced over. So it is with the
  * chunked form, whose plain steps go over many chunks' ends; and the two forms agree within rounding. And the order
  * of the traversal: every load finds the parent's state, with few saved. */
 #include <math.h>
@@ -8,7 +8,7 @@
 
 #include "tests/test.h"
 
-enum { NODES = 256, SLOT = 1, SLOTS = 2, ROWS = NODES + 8 };
+enum { NODES = 256, SLOT = 1, SLOTS = 2, ROWS = NODES + 8, STEM = 40 };
 enum { RECENT = 2 * SPEC_CHUNK + 3 * (SPEC_MAX_DEPTH + 1) }; /* for replay and for chains in front */
 
 /* ------------------------------------------------------------------------------------- trees --- */
@@ -51,11 +51,18 @@ static void grow_late(shape *t, int32_t i, test_random *random) /* each half of 
     if (depth_of(t, i) > SPEC_MAX_DEPTH) t->parent[i] = 0;
 }
 
+static void grow_stem(shape *t, int32_t i, test_random *random) /* a binary tree below a chain: ancestors that are far apart */
+{
+    (void)random;
+    t->parent[i] = i <= STEM ? i - 1 : STEM + (i - STEM - 1) / 2;
+}
+
 static const struct {
     const char *name;
     grow_fn *grow;
 } growths[] = { { "wide", grow_wide },   { "binary", grow_binary }, { "deep", grow_deep },
-                { "caterpillar", grow_caterpillar }, { "random", grow_random }, { "late", grow_late } };
+                { "caterpillar", grow_caterpillar }, { "random", grow_random }, { "late", grow_late },
+                { "stem", grow_stem } };
 
 static void grow(shape *t, int32_t kind, int32_t n, test_random *random)
 {
@@ -190,6 +197,7 @@ typedef struct bench {
     uint8_t *zero_state;
     spec_op op;
     spec_queue *q;
+    bool by_plan; /* what several scans have in common a backend may find once for all of a plan */
 } bench;
 
 static test_buffer *token_buffer(bench *b, int32_t i)
@@ -216,10 +224,15 @@ static test_buffer decays(const bench *b, test_random *random)
     return out;
 }
 
+static spec_plan plan_of(const spec_op *op)
+{
+    return (spec_plan){ .ops = op, .n_op = 1, .phase = SPEC_PHASE_DECODE, .n_row_max = ROWS, .n_seq_max = SLOTS,
+                        .n_node_max = NODES, .n_kv_max = TEST_PAGES * SPEC_PAGE };
+}
+
 static spec_queue *queue_of(const bench *b, const spec_op *op)
 {
-    const spec_plan plan = { .ops = op, .n_op = 1, .phase = SPEC_PHASE_DECODE, .n_row_max = ROWS, .n_seq_max = SLOTS,
-                             .n_node_max = NODES, .n_kv_max = TEST_PAGES * SPEC_PAGE };
+    const spec_plan plan = plan_of(op);
     spec_queue *q = NULL;
     test_ok(b->d->ops->queue_open(b->d->dev, &q, &plan, 1, 0), "queue_open");
     return q;
@@ -340,9 +353,18 @@ static void feed_rows(bench *b, const int32_t *token, int32_t n)
 static void run_step(bench *b, const spec_op *op, const test_seq *seqs, int32_t n_seq)
 {
     spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
-    test_ok(b->d->ops->step_bind(b->q, step), "step_bind");
-    test_ok(speci_op_run(b->d->ops, b->q, op, NULL), "scan");
-    test_ok(b->d->ops->sync(b->q), "sync");
+    if (b->by_plan) {
+        const spec_plan plan = plan_of(op);
+        spec_prepared *prepared = NULL;
+        test_ok(speci_plan_prepare(b->d->ops, b->q, &prepared, &plan, false), "plan_prepare");
+        test_ok(speci_plan_run(b->d->ops, b->q, &plan, prepared, step, NULL), "the plan");
+        test_ok(b->d->ops->sync(b->q), "sync");
+        if (prepared) b->d->ops->plan_free(b->q, prepared);
+    } else {
+        test_ok(b->d->ops->step_bind(b->q, step), "step_bind");
+        test_ok(speci_op_run(b->d->ops, b->q, op, NULL), "scan");
+        test_ok(b->d->ops->sync(b->q), "sync");
+    }
     free(step);
 }
 
@@ -456,6 +478,10 @@ static void check_tree(bench *b, const shape *t, const char *name, test_random *
     permute(&p, was, t, 0, random);
     check_whole(b, &want, &p, was, "permuted");
     check_growing(b, &want, &p, was, false);
+    b->by_plan = true;
+    check_whole(b, &want, &p, was, "as a plan");
+    check_growing(b, &want, &p, was, false);
+    b->by_plan = false;
     free(want.state);
     free(want.y);
 }

@@ -144,6 +144,14 @@ struct cuda_arranged {
     linear_order order;
 };
 
+/* What the scans of a pass do one after the other (scan/cuda_scan_steps.cuh), found once for all of them, with trees of up to n_node nodes:
+ * for each sequence a list of 1 + room words, how many steps there are (-1: more than there is room for) and the steps. list NULL, or
+ * no room: each scan finds them. */
+struct cuda_steps {
+    int32_t *list;
+    int32_t room, n_node;
+};
+
 struct spec_queue {
     spec_device *dev;
     cudaStream_t stream;
@@ -164,6 +172,8 @@ struct spec_queue {
     size_t arranged_floats[2];
     float *squares;        /* of deferred norms, CUDA_DEFERRED places of squares_floats */
     size_t squares_floats;
+    int32_t *steps;        /* of cuda_steps, [sequences][1 + steps_room] */
+    int32_t steps_room;
     unsigned long long *best;        /* [row_cap] of a pass that finds its rows' largest */
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */
@@ -332,6 +342,7 @@ static inline cuda_linear_args cuda_linear_of(const cuda_op *o) { return { o->op
 struct cuda_pass {
     cuda_arranged in, out;    /* what the operation reads, as the one in front has left it, and as it leaves what it makes */
     const cuda_op *reader;    /* of what it makes */
+    cuda_steps steps;         /* of its scans */
     const cuda_op *head;      /* whose rows' largest the pass finds, or NULL */
     unsigned long long *best; /* ... there, or NULL: the embedding sets them to 0, the head raises them */
 };
@@ -393,6 +404,11 @@ spec_status speci_cuda_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cuda_recycle(spec_queue *q, const spec_recycle_args *a);
 spec_status speci_cuda_bias(spec_queue *q, const spec_bias_args *a);
 spec_status speci_cuda_glu(spec_queue *q, const spec_glu_args *a);
+
+/* The steps of a pass's scans (cuda_scan_state.cu): whether a pass of the queue's shape finds them once for all, by what one of its scans
+ * says, and the launch that does, in front of the pass. releases: as of cuda_step. */
+bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a);
+spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out);
 /* Both; false: nothing was launched. */
 bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status);
 bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda_norm_args *norm, cuda_pass *pass,

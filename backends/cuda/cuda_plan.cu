@@ -23,11 +23,25 @@ struct plan_graph {
 struct spec_prepared {
     spec_plan plan; /* without operations */
     cuda_op *ops;   /* [plan.n_op], and one of no kind behind them; the layers of kv_commit are copies */
-    bool captures, has_attention, has_commit, has_states;
-    const cuda_op *head; /* the product whose rows' largest a pass can find, or NULL */
+    bool captures, has_attention, has_commit;
+    const cuda_op *head;    /* the product whose rows' largest a pass can find, or NULL */
+    const cuda_op *states;  /* the first scan of a decay per state, or NULL */
     plan_graph graphs[PLAN_GRAPHS];
     int32_t n_graph;
 };
+
+/* Does the first operation of a pass of such a shape wait before it lets others be? */
+static bool begins_waiting(const spec_queue *q, const spec_prepared *p)
+{
+    const cuda_op *o = p->ops;
+    if (o->op.kind == SPEC_OP_KV_COMMIT && !q->shape.moves) o++;
+    return o->op.kind == SPEC_OP_KV_COMMIT || o->op.kind == SPEC_OP_EMBED;
+}
+/* Has it a list of steps, which is made in front of it and waits first? */
+static bool has_list(const spec_queue *q, const spec_prepared *p)
+{
+    return p->states && speci_cuda_lists_steps(q, &p->states->op.u.scan);
+}
 
 /* branches: of a graph that is captured, or NULL: one operation behind the other. */
 static spec_status walk(spec_queue *q, const spec_prepared *p, cuda_branches *branches)
@@ -35,6 +49,7 @@ static spec_status walk(spec_queue *q, const spec_prepared *p, cuda_branches *br
     cuda_pass pass = {};
     if (q->shape.finds) pass.head = p->head, pass.best = q->best;
     spec_status status = SPEC_OK;
+    if (has_list(q, p)) status = speci_cuda_list_steps(q, &p->states->op.u.scan, begins_waiting(q, p), &pass.steps);
     for (const cuda_op *o = p->ops, *const end = o + p->plan.n_op; o < end && status == SPEC_OK;) {
         if (q->shape.no_head && o->op.head) {
             o++;
@@ -56,14 +71,6 @@ static void graph_free(plan_graph *g)
     if (g->exec) (void)cudaGraphExecDestroy(g->exec);
     if (g->graph) (void)cudaGraphDestroy(g->graph);
     g->exec = NULL, g->graph = NULL;
-}
-
-/* Does the first kernel of a pass of such a shape wait before it lets others be? */
-static bool begins_waiting(const spec_queue *q, const spec_prepared *p)
-{
-    const cuda_op *o = p->ops;
-    if (o->op.kind == SPEC_OP_KV_COMMIT && !q->shape.moves) o++;
-    return o->op.kind == SPEC_OP_KV_COMMIT || o->op.kind == SPEC_OP_EMBED;
 }
 
 static spec_status walk_branches(spec_queue *q, const spec_prepared *p, cuda_branches *branches)
@@ -161,7 +168,7 @@ static spec_status take_plan(spec_prepared *p, const spec_queue *q, const spec_p
         cuda_op *o = &p->ops[i];
         p->has_attention = p->has_attention || o->op.kind == SPEC_OP_ATTENTION;
         p->has_commit = p->has_commit || o->op.kind == SPEC_OP_KV_COMMIT;
-        p->has_states = p->has_states || (o->op.kind == SPEC_OP_SCAN && o->op.u.scan.a_per_state);
+        if (!p->states && o->op.kind == SPEC_OP_SCAN && o->op.u.scan.a_per_state) p->states = o;
         if (can_find(plan, &o->op)) p->head = o;
         if (o->op.kind == SPEC_OP_KV_COMMIT) SPEC_TRY(own_layers(h, &o->op.u.kv_commit));
         p->plan.n_op = i + 1;
@@ -198,7 +205,7 @@ static spec_status run_pass(spec_queue *q, spec_prepared *p, const spec_step_blo
     if (!g || !g->exec) return walk(q, p, NULL);
     if (g->step) {
         cuda_step step;
-        cuda_step_of(&step, block, tokens, begins_waiting(q, p));
+        cuda_step_of(&step, block, tokens, begins_waiting(q, p) || has_list(q, p));
         SPEC_TRY(speci_cuda_step_update(q, g->exec, g->step, &step));
     }
     const cudaError_t e = cudaGraphLaunch(g->exec, q->stream);
@@ -216,7 +223,7 @@ static spec_status shape_of(spec_queue *q, const spec_prepared *p, const spec_st
     /* Only attention in decode passes asks for the context's length. */
     if (!p->has_attention || block->phase == SPEC_PHASE_PREFILL) q->shape.splits = 1;
     if (!p->has_commit) q->shape.moves = 0;
-    if (!p->has_states) q->shape.grows = 0; /* nor does another operation ask whether a tree grows */
+    if (!p->states) q->shape.grows = 0; /* nor does another operation ask whether a tree grows */
     return SPEC_OK;
 }
 
@@ -239,7 +246,7 @@ spec_status speci_cuda_plan_warm(spec_queue *q, spec_prepared *p, const spec_ste
     SPEC_TRY(shape_of(q, p, block));
     const cuda_shape given = q->shape;
     const int moves = p->has_commit ? 2 : 1, finds = p->head && given.fits ? 2 : 1, longer = p->has_attention ? 2 : 1;
-    const int kinds = moves * finds + p->has_states;
+    const int kinds = moves * finds + (p->states != NULL);
     for (int i = 0; i < 2 * kinds * longer; i++) {
         const int kind = i / 2 % kinds;
         if (p->n_graph >= PLAN_WARM) break; /* what a session meets has room as well */

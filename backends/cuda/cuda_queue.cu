@@ -14,7 +14,8 @@ static spec_status blas_status(const spec_device *dev, cublasStatus_t s, const c
 /* How large everything is; sizes in bytes unless said. */
 struct queue_sizes {
     int32_t rows; /* of row operations */
-    size_t step, tokens, argmax, attention_floats, linear_floats, arranged_floats, squares_floats, workspace, slot, result, total;
+    int32_t steps_room;
+    size_t step, tokens, argmax, attention_floats, linear_floats, arranged_floats, squares_floats, steps, workspace, slot, result, total;
 };
 
 /* Every part of a step at its capacity. */
@@ -32,6 +33,7 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
     memset(&z, 0, sizeof z);
     z.rows = n_vocab > 0 ? 64 : 1;
     z.step = 4096;
+    int32_t list_seqs = 0;
     for (int32_t i = 0; i < n_plan; i++) {
         const spec_plan *p = &plans[i];
         z.rows = max(z.rows, p->n_row_max);
@@ -42,6 +44,10 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
             const spec_op *op = &p->ops[j];
             if (op->kind == SPEC_OP_ATTENTION)
                 z.attention_floats = max(z.attention_floats, speci_cuda_attention_floats(&op->u.attention, p));
+            if (op->kind == SPEC_OP_SCAN && p->phase == SPEC_PHASE_DECODE && op->u.scan.a_per_state) {
+                z.steps_room = max(z.steps_room, 2 * op->u.scan.n_node); /* nodes fed before, rows and a path */
+                list_seqs = max(list_seqs, p->n_seq_max);
+            }
             if (op->kind == SPEC_OP_LINEAR) z.linear_floats = max(z.linear_floats, speci_cuda_linear_floats(&op->u.linear, p));
             if (j > 0 && op[-1].kind == SPEC_OP_LINEAR && op->kind == SPEC_OP_LINEAR)
                 z.arranged_floats = max(z.arranged_floats, speci_cuda_arranged_floats(&op->u.linear, p));
@@ -52,11 +58,12 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
     z.tokens = cuda_round_up(sizeof(cuda_tokens), 256);
     z.argmax = cuda_round_up(rows * (8 + CUDA_ARGMAX_PARTS * 8 + 4), 256);
     z.squares_floats = cuda_round_up(z.squares_floats, 64);
+    z.steps = cuda_round_up((size_t)list_seqs * (size_t)(1 + z.steps_room) * 4, 256);
     z.slot = z.step > (size_t)64 << 10 ? z.step : (size_t)64 << 10;
     z.result = rows * (64 * 8 + 32) + ((size_t)64 << 10);
     z.total = z.step + z.tokens + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
               cuda_round_up(z.linear_floats * 4, 256) + cuda_round_up(z.arranged_floats * 4, 256) +
-              CUDA_DEFERRED * z.squares_floats * 4 + z.workspace;
+              CUDA_DEFERRED * z.squares_floats * 4 + z.steps + z.workspace;
     return z;
 }
 
@@ -97,6 +104,7 @@ static void queue_divide(spec_queue *q, const queue_sizes *z)
     q->arranged[0] = (uint16_t *)q->linear_scratch, q->arranged_floats[0] = z->linear_floats;
     q->arranged[1] = (uint16_t *)p, q->arranged_floats[1] = z->arranged_floats, p += cuda_round_up(z->arranged_floats * 4, 256);
     q->squares = (float *)p, q->squares_floats = z->squares_floats, p += CUDA_DEFERRED * z->squares_floats * 4;
+    q->steps = (int32_t *)p, q->steps_room = z->steps_room, p += z->steps;
     q->blas_workspace = p, q->blas_bytes = z->workspace;
     q->step_cap = z->step, q->slot_bytes = z->slot, q->result_cap = z->result, q->row_cap = z->rows;
     q->attention_floats = z->attention_floats, q->linear_floats = z->linear_floats;

@@ -84,10 +84,13 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     }
     const int n_row = step->n_row_run;
     if constexpr (CONV) {
-        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS;
+        /* An entry takes as long as all else that a block does before it waits. Where a tree may have many nodes fed before, each
+         * block gets one, if there are enough. */
+        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS, each = across * extra.seqs;
+        const int parts = n_row > CONV_FEW * extra.seqs ? max((int)CONV_PARTS, (int)gridDim.y / each - 1) : (int)CONV_PARTS;
 #pragma unroll 1
-        for (int i = (int)blockIdx.y; i < across * (CONV_PARTS + 1) * extra.seqs; i += (int)gridDim.y)
-            conv_entity<T, 1>(step, extra.conv, 0, i / across, i % across * MMA_THREADS + tid);
+        for (int i = (int)blockIdx.y; i < each * (parts + 1); i += (int)gridDim.y)
+            conv_entity<T, 1>(step, extra.conv, 0, parts, i / across, i % across * MMA_THREADS + tid);
     }
     grid_wait();
     if (row0 >= n_row) return copy_wait<0>();

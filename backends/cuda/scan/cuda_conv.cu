@@ -19,7 +19,7 @@ conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows)
 {
     const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x) * V;
     grid_release();
-    conv_entity<T, V, GATED>(step, a, rows, (int)blockIdx.y, c);
+    conv_entity<T, V, GATED>(step, a, rows, CONV_PARTS, (int)blockIdx.y, c);
 }
 
 /* Prefill: rows are a chain, so a thread walks CONV_RUN of them and reads each u once, and CONV_WIDTH_MAX - 1 in front.

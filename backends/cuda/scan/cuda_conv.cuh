@@ -8,7 +8,7 @@
 
 #include "backends/cuda/cuda.cuh"
 
-enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 8 };
+enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 8 /* at least */, CONV_FEW = 2 /* rows of a sequence with few entries */ };
 
 /* No gates, silu, outputs for a scan: the others have code of their own (GATED), so that this one stays short. */
 static inline bool conv_is_plain(const spec_conv_args *a)
@@ -258,23 +258,24 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
     }
 };
 
-/* Entity `entity` of the pass, its channels from c on: first `rows` rows, then per sequence CONV_PARTS that share its entries
+/* Entity `entity` of the pass, its channels from c on: first `rows` rows, then per sequence `parts` that share its entries
  * of replay_y (the path, or the nodes fed before) and one that writes the window. No entity waits for another. All threads of
  * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes.
  * rows 0: the caller makes them (conv_tiles). */
 template <typename T, int V, bool GATED = false>
-static __device__ __forceinline__ void conv_entity(const spec_step_block *step, const spec_conv_args &a, int rows, int entity, int c)
+static __device__ __forceinline__ void conv_entity(const spec_step_block *step, const spec_conv_args &a, int rows, int parts,
+                                                   int entity, int c)
 {
     const bool is_row = entity < rows;
     if (c >= a.n_channel || (is_row && entity >= step->n_row)) return grid_wait();
-    const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / (CONV_PARTS + 1);
+    const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / (parts + 1);
     if (n_seq >= step->n_seq) return grid_wait();
 
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const conv_inputs<T, V, GATED> in(a, step, s);
-    const int part = is_row ? 0 : (entity - rows) % (CONV_PARTS + 1);
+    const int part = is_row ? 0 : (entity - rows) % (parts + 1);
     const int n_entry = GATED && !a.replay_y ? 0 : s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
-    if (part == CONV_PARTS) {
+    if (part == parts) {
         if (s.n_fed == 0) in.advance_window(s.n_advance, rows > 0, c); /* the chain in front */
         return grid_wait();
     }
@@ -284,7 +285,7 @@ static __device__ __forceinline__ void conv_entity(const spec_step_block *step, 
     filter.load(a, c);
     /* Entries of replay_y: the path's nodes, then the nodes fed. */
 #pragma unroll 1
-    for (int j = is_row ? s.n_replay + s.n_fed + entity - s.first_row : part; is_row || j < n_entry; j += CONV_PARTS) {
+    for (int j = is_row ? s.n_replay + s.n_fed + entity - s.first_row : part; is_row || j < n_entry; j += parts) {
         const int i = j - s.n_replay; /* the node, unless it is the path's */
         conv_taps<V> tap;
         int at[CONV_WIDTH_MAX];

@@ -16,7 +16,10 @@
  *
  * The product that makes dt may be done here as well, 16 channels being what the matrix instruction makes at once:
  * that is a kernel less for every layer. Its weights, the state and the list of steps are read before the kernel waits
- * for the one in front. */
+ * for the one in front.
+ *
+ * The list is the same for all layers. Where there are several rows it is made by a kernel of its own in front of the pass, since the
+ * tree's parents, followed one after the other, would take each scan longer than the product in front takes. */
 #include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 #include "backends/cuda/scan/cuda_scan.cuh"
@@ -33,7 +36,9 @@ enum {
     STATE_LEAST = STATE_WALKERS / STATE_CHANNELS, STATE_MOST = 40, /* steps of a chunk */
     STATE_PAIRS = STATE_MOST / 2 + 1, /* the walk reads a pair of steps ahead */
     STATE_ANCESTORS = 4,              /* of a level's rows, whose states may wait */
-    STATE_RESIDENT = 768              /* threads that a multiprocessor has registers for */
+    STATE_RESIDENT = 768,             /* threads that a multiprocessor has registers for */
+    LIST_THREADS = 128,
+    LIST_ROWS = 2 /* of a sequence, whose steps each scan finds sooner than all together */
 };
 
 /* The product dt = W x, where the scan does it; w NULL: dt is there. */
@@ -112,8 +117,8 @@ static __device__ __forceinline__ void multiply_dt(float2 (*time)[STATE_CHANNELS
  * a chunk and channel of the block. */
 template <typename T>
 static __global__ void __launch_bounds__(STATE_RESIDENT)
-scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_saved, uint16_t *arranged,
-                  linear_order order)
+scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_saved, const cuda_steps listed,
+                  uint16_t *arranged, linear_order order)
 {
     extern __shared__ __align__(16) char dynamic[];
     int tid = (int)threadIdx.x;
@@ -126,6 +131,8 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     const int n_seq = (int)blockIdx.y;
     if (n_seq >= step->n_seq) return grid_wait();
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
+    const int32_t *const list = listed.list + (size_t)n_seq * (1 + listed.room);
+    const int n_listed = listed.list ? list[0] : -1;
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
     /* --- 1: before the wait: the stored state, weights of dt, the list of steps --- */
@@ -143,7 +150,8 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     for (int k = tid * 8; multiplies && k < STATE_CHANNELS * p.ld_w; k += (int)blockDim.x * 8)
         copy_part16((T *)shared.w + k, (const T *)p.w + (size_t)first * p.ld_w + k, 16);
     scan_steps steps(&in + 1, a.n_node);
-    steps.build(step, s, n_saved);
+    if (n_listed < 0) steps.build(step, s, n_saved);
+    const int n_step = n_listed < 0 ? steps.n_step : n_listed;
     if (walks) *rows = state;
 
     /* --- what the phases below call: the walk through a chunk's steps, and where a step's state stands --- */
@@ -194,10 +202,10 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     const int half = scan_half<int>(s, s.parity, a.n_node), other = scan_half<int>(s, s.parity ^ 1, a.n_node);
 /* --- 2: chunk of steps after chunk --- */
 #pragma unroll 1
-    for (int t0 = 0; t0 == 0 || t0 < steps.n_step; t0 += chunk) {
+    for (int t0 = 0; t0 == 0 || t0 < n_step; t0 += chunk) {
         /* --- 2a: which step this thread has, where its inputs are, which state it goes on from --- */
-        const bool mine = t0 + i < steps.n_step;
-        const int w = mine ? steps.at(t0 + i) : 0, node = w & STEP_NODE;
+        const bool mine = t0 + i < n_step;
+        const int w = !mine ? 0 : n_listed < 0 ? steps.at(t0 + i) : list[1 + t0 + i], node = w & STEP_NODE;
         const bool in_path = w & STEP_PATH, known = in_path || node < s.n_fed; /* known: from earlier passes */
         const bool out = w & STEP_OUT;
         const int row = s.first_row + node - s.n_fed, kept = half + node;
@@ -249,7 +257,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         if (out && first == 0) at((T *)a.cache_b, kept, STATE_N)[part] = b;
         __syncthreads();
         /* --- 2c: the update, step after step, by the first warps --- */
-        if (walks) walk(min(steps.n_step - t0, chunk));
+        if (walks) walk(min(n_step - t0, chunk));
         __syncthreads();
 
         /* --- 2d: outputs of all steps side by side --- */
@@ -270,7 +278,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
                 if (arranged) put_arranged<T>(arranged, order, row, ch, a.n_head, y);
         }
         /* --- 2e: states that the next chunk may go on from are kept --- */
-        if (t0 + chunk >= steps.n_step) continue;
+        if (t0 + chunk >= n_step) continue;
 #pragma unroll 1
         for (int k = i; k < n_kept; k += chunk) { /* the chunk behind may go on from them */
             float *const own_row = shared.state + part * STATE_ROW;
@@ -281,6 +289,28 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         __syncthreads(); /* all have read the chunk */
     }
     if (arranged && order == ORDER_SLABS) slab_fence();
+}
+
+/* ------------------------------------------------------------------------------ list of steps --- */
+
+/* A block for each sequence. */
+static __global__ void __launch_bounds__(LIST_THREADS)
+scan_list_kernel(const spec_step_block *step, int n_saved, const cuda_steps listed, int releases)
+{
+    extern __shared__ __align__(16) char dynamic[];
+    grid_wait();
+    if (releases) grid_release();
+    const int n_seq = (int)blockIdx.x;
+    if (n_seq >= step->n_seq) return;
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
+    if (s.n_replay > listed.n_node || s.n_fed + s.n_row > listed.n_node) return; /* nor does the scan read it */
+    scan_steps steps(dynamic, listed.n_node);
+    steps.build(step, s, n_saved);
+    int32_t *const list = listed.list + (size_t)n_seq * (1 + listed.room);
+    const int n = steps.n_step <= listed.room ? steps.n_step : 0;
+    if (threadIdx.x == 0) list[0] = n == steps.n_step ? n : -1;
+    for (int t = (int)threadIdx.x; t < n; t += LIST_THREADS) list[1 + t] = steps.at(t);
+    if (!releases) __threadfence(); /* as of the step (cuda_step.cu) */
 }
 
 /* --------------------------------------------------------------------------------- launcher --- */
@@ -299,19 +329,26 @@ static int chunk_steps(const spec_queue *q, int blocks)
     return chunk > STATE_LEAST ? chunk : (int)STATE_LEAST;
 }
 
+/* States that may wait. */
+static int saved_most(const spec_queue *q, int n_node)
+{
+    const int in_tree = scan_saved_most(q->shape.rows < n_node ? q->shape.rows : n_node);
+    return q->shape.grows && in_tree < STATE_ANCESTORS ? (int)STATE_ANCESTORS : in_tree;
+}
+
 template <typename T>
 static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, cuda_pass *pass, spec_status *status)
 {
     const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
-    const int in_tree = scan_saved_most(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
-    const int n_saved = q->shape.grows && in_tree < STATE_ANCESTORS ? STATE_ANCESTORS : in_tree;
+    const int n_saved = saved_most(q, a->n_node);
+    const cuda_steps listed = pass->steps.n_node == a->n_node ? pass->steps : cuda_steps();
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_saved, p.ld_w);
     if (bytes > q->dev->shared_most) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
     uint16_t *const arranged = speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL);
     *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
-                          dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_saved, arranged,
-                          pass->out.order);
+                          dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_saved, listed,
+                          arranged, pass->out.order);
     return true;
 }
 
@@ -320,6 +357,20 @@ static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
     return q->shape.phase == SPEC_PHASE_DECODE && a->n_state == STATE_N && scan_has_states(a) && !a->node_state &&
            !a->b_in_conv && a->cache_b;
 }
+
+bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a)
+{
+    return has_kernel(q, a) && q->shape.rows > LIST_ROWS * q->shape.seqs;
+}
+spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out)
+{
+    *out = { q->steps, q->steps_room, a->n_node };
+    const size_t bytes = scan_steps::bytes(a->n_node);
+    scan_allow_shared(q->dev, scan_list_kernel, bytes);
+    return cuda_launch(q, "scan", scan_list_kernel, dim3((unsigned)q->shape.seqs), dim3(LIST_THREADS), bytes, 1, q->d_step,
+                       saved_most(q, a->n_node), *out, (int)releases);
+}
+
 /* Of up to 7 chunks no part of K has two. */
 static bool has_product(const spec_scan_args *a, const cuda_linear_args *dt)
 {

@@ -2,8 +2,8 @@
  * traversal schedule.
  *
  * A *step* is one update of the live state. An entry of the traversal is one step, and one more in front for each
- * ancestor that has to be applied again. All of it follows from the step block, so a kernel prepares it before it waits
- * for the pass.
+ * ancestor that has to be applied again. All of it follows from the step block. So a kernel in front of the pass lists
+ * the steps for all of its scans, or a scan finds them before it waits (cuda_scan_state.cu).
  *
  * Two things are found that the schedule does not say:
  *  - A node from which nobody goes on (a leaf) is computed beside the live state, which stays its parent's. The next
