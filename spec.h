@@ -30,7 +30,8 @@
  *             you give are read during the call, or copied. What user_data points at must live as long
  *             as its callbacks may be called; that of an allocator, as long as what was opened with it.
  * Closing     Objects may be closed in any order. A backend is there until its models are closed,
- *             a model until its drafters and sessions are, a drafter until its session is.
+ *             a model until its drafters and sessions are, a drafter until its session is. Only a
+ *             tokenizer or a builder that you give in place of one by name must outlive who took it.
  * Threads     A backend, a model and a tokenizer may be used by any number of threads. A session (and
  *             what was opened for it: its drafter) is in one call at a time. A second call, from another
  *             thread or from a callback of the first, is E_STATE. spec_session_cancel alone may be
