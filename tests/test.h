@@ -131,4 +131,11 @@ int32_t test_page(int32_t seq, int32_t i);
 /* The nodes from the root to `node`: returns how many. */
 int32_t test_path(const test_seq *s, int32_t node, int32_t *path);
 
+/* `got` is within `tolerance` of `want`. Needs math.h. */
+#define NEAR(got, want, tolerance)                                                                          \
+    do {                                                                                                    \
+        const double got_ = (got), want_ = (want);                                                          \
+        if (!(fabs(got_ - want_) <= (tolerance))) fail_msg("%s is %.12g, not %.12g", #got, got_, want_);    \
+    } while (0)
+
 #endif

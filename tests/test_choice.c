@@ -13,12 +13,6 @@
 #include "algorithms/engine/engine.h"
 #include "tests/support_file.h"
 
-#define NEAR(got, want, tolerance)                                                                          \
-    do {                                                                                                    \
-        const double got_ = (got), want_ = (want);                                                          \
-        if (!(fabs(got_ - want_) <= (tolerance))) fail_msg("%s is %.12g, not %.12g", #got, got_, want_);    \
-    } while (0)
-
 /* ---------------------------------------------------------------------------------------- costs --- */
 
 static double cost(const spec_cost_table *t, int32_t n)

@@ -3,6 +3,7 @@
  * way known beforehand stays below what it becomes when a constant of choose_source.c or choose_adapt.c is far off, or
  * a part of the choice is left out. */
 #include "tests/support_model.h"
+#include "tests/test.h"
 
 #include <math.h>
 #include <string.h>
@@ -854,6 +855,133 @@ static void check_gains(void **state)
     assert_in_range(first_asked(0.18, 0), 1, 4);
 }
 
+/* ------------------------------------------------------------- what a choice follows from --- */
+
+/* Two sources of which a level has an accepted node in `hits` of 4 asks; arm i asks source i - 1 alone. arg of the step costs: this. */
+typedef struct pair {
+    speci_arm arms[3];
+    speci_source sources[2];
+    speci_levels levels[2];
+    double plain_ms, draft_ms[2];
+    speci_choice choice;
+} pair;
+
+static double pair_target_ms(const void *arg, int32_t n_seq, double n_row) { return (void)n_seq, (void)n_row, ((const pair *)arg)->plain_ms; }
+static double pair_draft_ms(const void *arg, int32_t source, double n_seq) { return n_seq * ((const pair *)arg)->draft_ms[source]; }
+
+static speci_choice *open_pair(pair *t, const int32_t hits[2])
+{
+    *t = (pair){ .arms = { { .sources = 0 }, { .sources = 1 }, { .sources = 2 } }, .plain_ms = 1,
+                 .sources = { { .kin = 0, .n_node = 1, .depth = 1 }, { .kin = 1, .n_node = 1, .depth = 1 } } };
+    t->choice = (speci_choice){ .arms = t->arms, .n_arm = 3, .sources = t->sources, .n_source = 2, .levels = t->levels, .n_round = 1,
+                                .costs = { .target = pair_target_ms, .draft = pair_draft_ms, .arg = t } };
+    OK(speci_choice_open(&t->choice, SPEC_ADAPT_COST));
+    for (int32_t k = 0; k < 2; k++) {
+        for (int32_t i = 0; i < 400; i++) {
+            const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = 1, .n_hit = i % 4 < hits[k], .n_accepted = i % 4 < hits[k] };
+            (void)speci_source_update(&t->sources[k], &t->levels[k], &one);
+        }
+    }
+    return &t->choice;
+}
+
+/* What is as good within a hundredth is no reason to change. */
+static void check_stays(void **state)
+{
+    (void)state;
+    static const int32_t hits[] = { 3, 3 };
+    for (int32_t before = 0; before <= 2; before++) {
+        pair t;
+        speci_choice *const c = open_pair(&t, hits);
+        t.draft_ms[0] = 0.2, t.draft_ms[1] = 0.195, c->best = before;
+        (void)speci_choice_arm(c, 1);
+        assert_int_equal(c->best, before == 1 ? 1 : 2);
+        t.draft_ms[1] = 0.15, c->next_n_seq = 0, c->best = before;
+        for (int32_t k = 0; k < 2; k++) t.sources[k].known_n_seq = 0;
+        (void)speci_choice_arm(c, 1);
+        assert_int_equal(c->best, 2);
+    }
+}
+
+/* Credit is what rounds earn less what they lost against the best arm, the reserve what they earn and gain against plain decoding, both
+ * in plain rounds: whatever a millisecond is worth. */
+static void check_account(void **state)
+{
+    (void)state;
+    enum { N = 2 };
+    static const int32_t hits[] = { 3, 3 };
+    static const double units[] = { 0.01, 1, 30 }, earned = 2 * 0.0075;
+    for (size_t k = 0; k < sizeof units / sizeof *units; k++) {
+        pair t;
+        speci_choice *const c = open_pair(&t, hits);
+        const speci_asks none[2] = { { 0 } };
+        t.plain_ms = 2 * units[k];
+        for (int32_t tokens = 1; tokens <= 3; tokens += 2) { /* of a sequence, in two plain rounds of one unit */
+            const speci_outcome o = { .n_seq = N, .n_emitted = N * tokens, .n_row = 2 * N, .asks = none };
+            c->plain_ms = units[k], c->best = 0, c->best_rate = N / units[k], c->credit = 0.5, c->reserve = 2;
+            speci_choice_update(c, 1, &o);
+            NEAR(c->credit, 0.5 + earned - (2 - tokens), 1e-9);
+            NEAR(c->reserve, 2 + earned + (tokens - 2), 1e-9);
+            c->plain_ms = units[k], c->best = 1, c->credit = 0.5, c->reserve = 2; /* the best arm loses nothing against itself */
+            speci_choice_update(c, 1, &o);
+            NEAR(c->credit, 0.5 + earned, 1e-9);
+            c->plain_ms = units[k], c->best = 0, c->reserve = 2; /* nor does plain decoding gain */
+            speci_choice_update(c, 0, &o);
+            NEAR(c->reserve, 2 + earned, 1e-9);
+        }
+    }
+}
+
+/* A trial is made where there is credit for what it loses: for a tenth of a plain round, in any unit. */
+static void check_affords(void **state)
+{
+    (void)state;
+    static const int32_t hits[] = { 0, 3 };
+    static const double units[] = { 0.01, 1, 30 };
+    for (size_t k = 0; k < sizeof units / sizeof *units; k++) {
+        for (int32_t credit = 0; credit < 2; credit++) {
+            pair t;
+            speci_choice *const c = open_pair(&t, hits);
+            t.sources[0] = (speci_source){ .kin = 0, .n_node = 1, .depth = 1 }, t.levels[0] = (speci_levels){ 0 }; /* nothing is known */
+            t.plain_ms = units[k], t.draft_ms[0] = 0.1 * units[k], t.draft_ms[1] = 0;
+            c->credit = credit == 0 ? 0.05 : 1;
+            assert_int_equal(speci_choice_arm(c, 1), credit == 0 ? 2 : 1);
+            assert_int_equal(c->best, 2);
+        }
+    }
+}
+
+/* Arm 2 asks the second source where the first one has proposed nothing, which is half of the asks: its passes take half as long then. What
+ * is not known of the first one is no reason to try an arm that asks it as the best one does. */
+static void check_in_turn(void **state)
+{
+    (void)state;
+    static const int32_t hits[] = { 0, 3 }, never[] = { 0, 0 };
+    const speci_asks one = { .n = 1, .n_proposed = 1, .n_node = 1, .n_hit = 1, .n_accepted = 1 }, none = { .n = 1 };
+    for (int32_t helps = 0; helps < 2; helps++) {
+        pair t;
+        speci_choice *const c = open_pair(&t, helps ? hits : never);
+        t.arms[2].sources = 3, t.draft_ms[1] = helps ? 0.2 : 0.001, c->credit = 4;
+        t.sources[0] = (speci_source){ .kin = 0, .n_node = 1, .depth = 1 }, t.levels[0] = (speci_levels){ 0 };
+        for (int32_t i = 0; i < (helps ? 400 : 6); i++) (void)speci_source_update(&t.sources[0], &t.levels[0], i % 2 ? &one : &none);
+        assert_int_equal(speci_choice_arm(c, 1), 1 + helps);
+        assert_int_equal(c->best, 1 + helps);
+    }
+}
+
+/* A draft takes a pass a level: the root comes with one more token, and so many places as the builder says behind it. */
+static void check_draft_ms(void **state)
+{
+    (void)state;
+    spec_builder *b;
+    const spec_cost_table t = { .n = 5, .n_node = { 1, 2, 3, 6, 12 }, .ms = { 1, 2, 4, 8, 16 } }, none = { .n = 0 };
+    OK(spec_builder_open(&b, "product:3,2,2", NULL));
+    NEAR(speci_choice_draft_ms(b, &t, 1), 2 + 4 + 8, 1e-6);
+    NEAR(speci_choice_draft_ms(b, &t, 2), 4 + (double)4 / 3 + 8 + 16, 1e-6); /* 4, 6 and 12 rows */
+    NEAR(speci_choice_draft_ms(b, &none, 1), 0, 0);
+    spec_builder_close(b);
+}
+
 /* ---------------------------------------------------------- what is known before the choice --- */
 
 static double seen_target_ms(const void *arg, int32_t n_seq, double n_row)
@@ -990,7 +1118,9 @@ int main(void)
 {
     const struct CMUnitTest others[] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_part),
-        cmocka_unit_test(check_hopeless), cmocka_unit_test(check_gains),
+        cmocka_unit_test(check_hopeless), cmocka_unit_test(check_gains), cmocka_unit_test(check_stays),
+        cmocka_unit_test(check_account), cmocka_unit_test(check_affords), cmocka_unit_test(check_in_turn),
+        cmocka_unit_test(check_draft_ms),
         cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
         cmocka_unit_test(check_not_timed), cmocka_unit_test(check_old_asks),
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
