@@ -866,7 +866,10 @@ typedef struct pair {
     speci_choice choice;
 } pair;
 
-static double pair_target_ms(const void *arg, int32_t n_seq, double n_row) { return (void)n_seq, (void)n_row, ((const pair *)arg)->plain_ms; }
+static double pair_target_ms(const void *arg, int32_t n_seq, double n_row)
+{
+    return (void)n_seq, (void)n_row, ((const pair *)arg)->plain_ms;
+}
 static double pair_draft_ms(const void *arg, int32_t source, double n_seq) { return n_seq * ((const pair *)arg)->draft_ms[source]; }
 
 static speci_choice *open_pair(pair *t, const int32_t hits[2])
