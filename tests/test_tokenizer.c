@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <utf8proc.h>
+
 #include "models/text/text_tokenizer.h"
 #include "tests/support_directory.h"
 #include "tests/support_file.h"
@@ -1049,6 +1051,26 @@ static void test_overlaps(void **state)
     assert_true(n_true > 1000 && n_false > 1000);
 }
 
+/* A character that is cut off ends what is valid, whatever stands behind it. White space is what Unicode says. */
+static void test_utf8(void **state)
+{
+    (void)state;
+    static const int32_t edges[] = { 0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF };
+    for (size_t i = 0; i < COUNT(edges); i++) {
+        char text[1 + 4 + 4] = "a";
+        const size_t len = speci_utf8_encode(text + 1, edges[i]);
+        memcpy(text + 1 + len, text + 1, len);
+        for (size_t n = 0; n <= 1 + 2 * len; n++)
+            assert_int_equal(speci_utf8_check(text, n), n == 0 ? 0 : n < 1 + len ? 1 : n < 1 + 2 * len ? 1 + len : 1 + 2 * len);
+    }
+    for (int32_t cp = 0; cp <= 0x10FFFF; cp++) {
+        const utf8proc_category_t c = utf8proc_category(cp);
+        const bool want = c == UTF8PROC_CATEGORY_ZS || c == UTF8PROC_CATEGORY_ZL || c == UTF8PROC_CATEGORY_ZP ||
+                          (cp >= 0x09 && cp <= 0x0D) || cp == 0x85;
+        if (speci_is_space(cp) != want) fail_msg("U+%04X", (unsigned)cp);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1061,6 +1083,7 @@ int main(void)
         cmocka_unit_test(test_too_large),    cmocka_unit_test(test_stripped),   cmocka_unit_test(test_beside_taken),
         cmocka_unit_test(test_broken_piece), cmocka_unit_test(test_nmt),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused), cmocka_unit_test(test_overlaps),
+        cmocka_unit_test(test_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
