@@ -904,8 +904,10 @@ static void check_refusals(bench *b)
 
 static void each_chunked(test_device *d)
 {
-    static const int32_t n_before[] = { 0, 31, 16, 5, 47, 90 }, n_replay[] = { 0, 1, 12, 5, 31, 64 };
+    static const int32_t n_before[] = { 0, 31, 16, 5, 47, 90, 20 }, n_replay[] = { 0, 1, 12, 5, 31, 64, 7 };
     test_random random = { 6 };
+    assert_int_equal(N_ELEMENTS(n_before), N_ELEMENTS(growths));
+    assert_int_equal(N_ELEMENTS(n_replay), N_ELEMENTS(growths));
     for (int32_t i = 0; i < N_ELEMENTS(chunked); i++) {
         bench b;
         shape t;
