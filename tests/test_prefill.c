@@ -1,5 +1,6 @@
 /* test_prefill.c - how a prompt is cut into passes: the CPU, told that its passes may be of several sizes, is watched;
- * and what is decoded behind a prompt does not depend on the sizes. And what an appended prompt asks for in front of that. */
+ * and what is decoded behind a prompt does not depend on the sizes. And what an appended prompt asks for in front of that,
+ * and what it follows. */
 #include <string.h>
 
 #include "backends/backend.h"
@@ -180,6 +181,43 @@ static void what_is_pending_asks_for_no_product(void **state)
     }
 }
 
+/* Two sequences of a session decode by turns, then each gets a prompt more, which states that cover all before it are needed for. What
+ * they say is what a sequence says that got all of it as one prompt. */
+static void appended_prompts_follow_their_own(void **state)
+{
+    (void)state;
+    enum { N_SEQ = 2, N_PROMPT = 5, N_MORE = 9 };
+    static const int32_t n_step[] = { 1, 14, 31, 32, 47, 64, 77 };
+    spec_model *m = support_model(plain, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    for (size_t i = 0; i < sizeof n_step / sizeof *n_step; i++) {
+        spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+        spec_session *s, *fresh = open_session(m, N_CTX);
+        int32_t ids[N_SEQ][MOST_IDS], seq[N_SEQ], other, n = N_PROMPT;
+        float got[N_VOCAB], want[N_VOCAB];
+        p.n_ctx = N_CTX, p.n_seq = N_SEQ;
+        OK(spec_session_open(&s, m, NULL, &p));
+        for (int32_t k = 0; k < N_SEQ; k++) {
+            for (int32_t j = 0; j < MOST_IDS; j++) ids[k][j] = (j * (7 + 4 * k) + k) % N_VOCAB;
+            OK(spec_sequence_add(s, &seq[k], ids[k], N_PROMPT, NULL));
+        }
+        for (; n < N_PROMPT + n_step[i]; n++)
+            for (int32_t k = 0; k < N_SEQ; k++) support_plain_step(s, seq[k], ids[k][n - 1], ids[k][n], got);
+        for (int32_t k = N_SEQ - 1; k >= 0; k--) OK(spec_sequence_append(s, seq[k], ids[k] + n, N_MORE, NULL));
+        n += N_MORE;
+        for (int32_t k = 0; k < N_SEQ; k++) {
+            support_plain_step(s, seq[k], ids[k][n - 1], 3, got);
+            OK(spec_sequence_add(fresh, &other, ids[k], (size_t)n, NULL));
+            support_plain_step(fresh, other, ids[k][n - 1], 3, want);
+            OK(spec_sequence_remove(fresh, other));
+            const double error = support_error(got, want, N_VOCAB);
+            if (!(error <= 1e-4)) fail_msg("sequence %d behind %d steps: %g apart", k, n_step[i], error);
+        }
+        spec_session_close(s);
+        spec_session_close(fresh);
+    }
+    spec_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +225,7 @@ int main(void)
         cmocka_unit_test(a_small_context_has_small_passes),
         cmocka_unit_test(all_sizes_say_the_same),
         cmocka_unit_test(what_is_pending_asks_for_no_product),
+        cmocka_unit_test(appended_prompts_follow_their_own),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }
