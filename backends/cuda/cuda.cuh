@@ -404,17 +404,17 @@ spec_status speci_cuda_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cuda_recycle(spec_queue *q, const spec_recycle_args *a);
 spec_status speci_cuda_bias(spec_queue *q, const spec_bias_args *a);
 spec_status speci_cuda_glu(spec_queue *q, const spec_glu_args *a);
-
-/* The steps of a pass's scans (cuda_scan_state.cu): whether a pass of the queue's shape finds them once for all, by what one of its scans
- * says, and the launch that does, in front of the pass. releases: as of cuda_step. */
-bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a);
-spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out);
 /* Both; false: nothing was launched. */
 bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status);
 bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda_norm_args *norm, cuda_pass *pass,
                             spec_status *status);
 bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec_conv_args *conv, bool scan_next, cuda_pass *pass,
                             spec_status *status);
+
+/* The steps of a pass's scans (cuda_scan_state.cu): whether a pass of the queue's shape finds them once for all, by what one of its scans
+ * says, and the launch that does, in front of the pass. releases: as of cuda_step. */
+bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a);
+spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out);
 
 /* --- rows of logits --- */
 

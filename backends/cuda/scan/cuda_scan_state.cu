@@ -303,7 +303,7 @@ scan_list_kernel(const spec_step_block *step, int n_saved, const cuda_steps list
     const int n_seq = (int)blockIdx.x;
     if (n_seq >= step->n_seq) return;
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
-    if (s.n_replay > listed.n_node || s.n_fed + s.n_row > listed.n_node) return; /* nor does the scan read it */
+    if (s.n_replay > listed.n_node || s.n_fed + s.n_row > listed.n_node) return; /* nor does the scan do anything */
     scan_steps steps(dynamic, listed.n_node);
     steps.build(step, s, n_saved);
     int32_t *const list = listed.list + (size_t)n_seq * (1 + listed.room);
