@@ -144,11 +144,14 @@ struct cuda_arranged {
     linear_order order;
 };
 
-/* What the scans of a pass do one after the other (scan/cuda_scan_steps.cuh), found once for all of them, with trees of up to n_node nodes:
- * for each sequence a list of 1 + room words, how many steps there are (-1: more than there is room for) and the steps. list NULL, or
- * no room: each scan finds them. */
+/* What the scans and convolutions of a pass follow from node to node, found once for all of them, with trees of up to n_node nodes.
+ *   list       for each sequence 1 + room words: how many steps its scans do one after the other (scan/cuda_scan_steps.cuh; -1: more
+ *              than there is room for), and the steps. NULL, or no room: each scan finds them.
+ *   ancestors  for each sequence [n_node] of its nodes: the node and the three above it, where -1 - m is the m-th newest token in front of
+ *              the root. NULL: each convolution finds them. */
 struct cuda_steps {
     int32_t *list;
+    int4 *ancestors;
     int32_t room, n_node;
 };
 
@@ -172,8 +175,7 @@ struct spec_queue {
     size_t arranged_floats[2];
     float *squares;        /* of deferred norms, CUDA_DEFERRED places of squares_floats */
     size_t squares_floats;
-    int32_t *steps;        /* of cuda_steps, [sequences][1 + steps_room] */
-    int32_t steps_room;
+    cuda_steps steps;      /* n_node: the most that there is room for */
     unsigned long long *best;        /* [row_cap] of a pass that finds its rows' largest */
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */
@@ -342,7 +344,7 @@ static inline cuda_linear_args cuda_linear_of(const cuda_op *o) { return { o->op
 struct cuda_pass {
     cuda_arranged in, out;    /* what the operation reads, as the one in front has left it, and as it leaves what it makes */
     const cuda_op *reader;    /* of what it makes */
-    cuda_steps steps;         /* of its scans */
+    cuda_steps steps;         /* of its scans and convolutions */
     const cuda_op *head;      /* whose rows' largest the pass finds, or NULL */
     unsigned long long *best; /* ... there, or NULL: the embedding sets them to 0, the head raises them */
 };
@@ -411,8 +413,8 @@ bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda
 bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec_conv_args *conv, bool scan_next, cuda_pass *pass,
                             spec_status *status);
 
-/* The steps of a pass's scans (cuda_scan_state.cu): whether a pass of the queue's shape finds them once for all, by what one of its scans
- * says, and the launch that does, in front of the pass. releases: as of cuda_step. */
+/* The steps of a pass's scans, and the ancestors of its nodes (cuda_scan_state.cu): whether a pass of the queue's shape finds them once
+ * for all, by what one of its scans says, and the launch that does, in front of the pass. releases: as of cuda_step. */
 bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a);
 spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out);
 

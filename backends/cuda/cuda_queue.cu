@@ -14,9 +14,13 @@ static spec_status blas_status(const spec_device *dev, cublasStatus_t s, const c
 /* How large everything is; sizes in bytes unless said. */
 struct queue_sizes {
     int32_t rows; /* of row operations */
-    int32_t steps_room;
-    size_t step, tokens, argmax, attention_floats, linear_floats, arranged_floats, squares_floats, steps, workspace, slot, result, total;
+    int32_t steps_node; /* nodes of a tree whose steps are listed */
+    size_t step, tokens, argmax, attention_floats, linear_floats, arranged_floats, squares_floats, ancestors, steps, workspace;
+    size_t slot, result, total;
 };
+
+/* Nodes fed before, rows and a path. */
+static int32_t steps_room(int32_t n_node) { return 2 * n_node; }
 
 /* Every part of a step at its capacity. */
 static size_t step_bytes(const spec_plan *p)
@@ -45,7 +49,7 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
             if (op->kind == SPEC_OP_ATTENTION)
                 z.attention_floats = max(z.attention_floats, speci_cuda_attention_floats(&op->u.attention, p));
             if (op->kind == SPEC_OP_SCAN && p->phase == SPEC_PHASE_DECODE && op->u.scan.a_per_state) {
-                z.steps_room = max(z.steps_room, 2 * op->u.scan.n_node); /* nodes fed before, rows and a path */
+                z.steps_node = max(z.steps_node, op->u.scan.n_node);
                 list_seqs = max(list_seqs, p->n_seq_max);
             }
             if (op->kind == SPEC_OP_LINEAR) z.linear_floats = max(z.linear_floats, speci_cuda_linear_floats(&op->u.linear, p));
@@ -58,12 +62,13 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
     z.tokens = cuda_round_up(sizeof(cuda_tokens), 256);
     z.argmax = cuda_round_up(rows * (8 + CUDA_ARGMAX_PARTS * 8 + 4), 256);
     z.squares_floats = cuda_round_up(z.squares_floats, 64);
-    z.steps = cuda_round_up((size_t)list_seqs * (size_t)(1 + z.steps_room) * 4, 256);
+    z.ancestors = cuda_round_up((size_t)list_seqs * (size_t)z.steps_node * sizeof(int4), 256);
+    z.steps = cuda_round_up((size_t)list_seqs * (size_t)(1 + steps_room(z.steps_node)) * 4, 256);
     z.slot = z.step > (size_t)64 << 10 ? z.step : (size_t)64 << 10;
     z.result = rows * (64 * 8 + 32) + ((size_t)64 << 10);
     z.total = z.step + z.tokens + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
               cuda_round_up(z.linear_floats * 4, 256) + cuda_round_up(z.arranged_floats * 4, 256) +
-              CUDA_DEFERRED * z.squares_floats * 4 + z.steps + z.workspace;
+              CUDA_DEFERRED * z.squares_floats * 4 + z.ancestors + z.steps + z.workspace;
     return z;
 }
 
@@ -104,7 +109,9 @@ static void queue_divide(spec_queue *q, const queue_sizes *z)
     q->arranged[0] = (uint16_t *)q->linear_scratch, q->arranged_floats[0] = z->linear_floats;
     q->arranged[1] = (uint16_t *)p, q->arranged_floats[1] = z->arranged_floats, p += cuda_round_up(z->arranged_floats * 4, 256);
     q->squares = (float *)p, q->squares_floats = z->squares_floats, p += CUDA_DEFERRED * z->squares_floats * 4;
-    q->steps = (int32_t *)p, q->steps_room = z->steps_room, p += z->steps;
+    q->steps.ancestors = (int4 *)p, p += z->ancestors;
+    q->steps.list = (int32_t *)p, p += z->steps;
+    q->steps.room = steps_room(z->steps_node), q->steps.n_node = z->steps_node;
     q->blas_workspace = p, q->blas_bytes = z->workspace;
     q->step_cap = z->step, q->slot_bytes = z->slot, q->result_cap = z->result, q->row_cap = z->rows;
     q->attention_floats = z->attention_floats, q->linear_floats = z->linear_floats;

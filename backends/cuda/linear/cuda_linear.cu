@@ -401,8 +401,10 @@ static bool conv_pays(const spec_queue *q, const cuda_linear_args *a, bool scan_
 bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec_conv_args *conv, bool scan_next, cuda_pass *pass,
                             spec_status *status)
 {
-    linear_extra<LINEAR_CONV> extra = { *conv, 0, q->shape.seqs, !scan_next && q->shape.rows > 2 };
-    if (!a->w || !linear_has_whole(q, a) || q->shape.rows > 16 || a->glu || a->add || a->act == SPEC_ACT_CAP || conv->dtype != a->x.dtype ||
+    const int rows = q->shape.rows;
+    const int4 *const ancestors = pass->steps.n_node == conv->n_node ? pass->steps.ancestors : NULL;
+    linear_extra<LINEAR_CONV> extra = { *conv, ancestors, 0, q->shape.seqs, CONV_PARTS, !scan_next && rows > 2 };
+    if (!a->w || !linear_has_whole(q, a) || rows > 16 || a->glu || a->add || a->act == SPEC_ACT_CAP || conv->dtype != a->x.dtype ||
         conv->width != CONV_WIDTH_MAX || !cuda_aligned(conv->weight, 16) || !cuda_aligned(conv->bias, 16) ||
         !cuda_aligned(conv->window, 16) || !cuda_aligned(conv->cache, 16) || !conv_follows(a, conv, &extra.first) ||
         !conv_pays(q, a, scan_next))

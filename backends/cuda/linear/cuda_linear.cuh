@@ -36,8 +36,9 @@ template <linear_more MORE> struct linear_extra {
 };
 template <> struct linear_extra<LINEAR_CONV> {
     spec_conv_args conv;
-    int first, seqs; /* output of channel 0; sequences that the pass may have */
-    bool late;       /* the next kernel is let be when x has been asked for, not before */
+    const int4 *ancestors; /* cuda_steps', or NULL */
+    int first, seqs, parts; /* output of channel 0; sequences that there may be, and parts of each (conv_rest) */
+    bool late;             /* the next kernel is let be when x has been asked for, not before */
 };
 
 static inline linear_out linear_out_of(const cuda_linear_args *a)

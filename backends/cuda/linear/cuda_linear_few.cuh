@@ -72,26 +72,40 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     const int n_block = rows ? (part_begin(n_in, warp + 1) - k0) / K : 0;
     reader weights(w, ld_w, n_in, half, k0, lane);
     /* One block of the ring on its way at a time: what the kernels in front have still to read would queue behind more. */
+    if constexpr (!CONV) {
 #pragma unroll
-    for (int s = 0; s < DEPTH; s++) {
-        if (s < n_block) weights.copy(ring + s * BLOCK, s, false);
-        if constexpr (CONV)
-            if (s == DEPTH - 1) conv.ask(extra.conv, extra.first, (int)blockIdx.y, 0);
+        for (int s = 0; s < DEPTH; s++) {
+            if (s < n_block) weights.copy(ring + s * BLOCK, s, false);
+            copy_commit();
+            if (s + 1 < DEPTH) copy_wait<0>();
+        }
+    } else {
+        if (n_block > 0) weights.copy(ring, 0, false);
         copy_commit();
-        if constexpr (CONV)
-            if (s == 0) conv.find(step, extra.conv, tid);
-        if (s + 1 < DEPTH) copy_wait<0>();
+        /* What an entry asks for is on its way while the rows' ancestors are found. */
+        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS, entities = across * extra.seqs * (extra.parts + 1);
+        conv_rest<T> rest = { step, extra.conv, extra.ancestors, extra.parts, extra.seqs };
+        int i = (int)blockIdx.y, turn = 0;
+        rest.ask(i / across, turn, i % across * MMA_THREADS + tid);
+        conv.find(step, extra.conv, extra.ancestors, extra.seqs, tid);
+#pragma unroll
+        for (int s = 1; s < DEPTH; s++) { /* the rows' inputs, which are few, wait for no weights but those that wait */
+            if (s < n_block) {
+                copy_wait<0>();
+                weights.copy(ring + s * BLOCK, s, false);
+            }
+            if (s == DEPTH - 1) conv.ask(extra.conv, extra.first, (int)blockIdx.y, 0);
+            copy_commit();
+        }
+        for (;;) {
+            rest.put(i % across * MMA_THREADS + tid);
+            turn++;
+            if (!rest.more) i += (int)gridDim.y, turn = 0;
+            if (i >= entities) break;
+            rest.ask(i / across, turn, i % across * MMA_THREADS + tid);
+        }
     }
     const int n_row = step->n_row_run;
-    if constexpr (CONV) {
-        /* An entry takes as long as all else that a block does before it waits. Where a tree may have many nodes fed before, each
-         * block gets one, if there are enough. */
-        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS, each = across * extra.seqs;
-        const int parts = n_row > CONV_FEW * extra.seqs ? max((int)CONV_PARTS, (int)gridDim.y / each - 1) : (int)CONV_PARTS;
-#pragma unroll 1
-        for (int i = (int)blockIdx.y; i < each * (parts + 1); i += (int)gridDim.y)
-            conv_entity<T, 1>(step, extra.conv, 0, parts, i / across, i % across * MMA_THREADS + tid);
-    }
     grid_wait();
     if (row0 >= n_row) return copy_wait<0>();
 
@@ -216,9 +230,17 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     }
 }
 
+/* An entry of the convolution takes as long as all else that a block does before it waits. Where a tree may have many nodes fed before,
+ * each block gets one, if there are enough. */
+static int conv_parts(const linear_extra<LINEAR_CONV> &extra, int rows, int blocks)
+{
+    const int each = cuda_div_up(extra.conv.n_channel, MMA_THREADS) * extra.seqs, most = blocks / each - 1;
+    return rows > CONV_FEW * extra.seqs && most > CONV_PARTS ? most : (int)CONV_PARTS;
+}
+
 template <typename W, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
 static spec_status launch_few_with(spec_queue *q, const cuda_linear_args *a, const linear_out &o, int rows, bool aligned,
-                                   const cuda_pass *pass, const linear_extra<MORE> &extra = {})
+                                   const cuda_pass *pass, linear_extra<MORE> extra = {})
 {
     typedef typename W::type T;
     auto *kernel = linear_few_kernel<W, MT, NT, DEPTH, X, MORE>;
@@ -230,6 +252,7 @@ static spec_status launch_few_with(spec_queue *q, const cuda_linear_args *a, con
     const int tiles = cuda_div_up(o.n_out / MT, 16), turns = cuda_div_up(rows, NT * 8);
     const int room = STAYS ? max(1, few_blocks<W>(NT, DEPTH) * q->dev->n_sm / turns) : tiles;
     const dim3 grid((unsigned)turns, (unsigned)(tiles < room ? tiles : room)); /* blocks with the same weights side by side */
+    if constexpr (MORE == LINEAR_CONV) extra.parts = conv_parts(extra, rows, (int)grid.y);
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, a->w->data, a->w->ld,
                        (const T *)(X == X_TILES ? pass->in.at : a->x.data), a->x.ld, a->n_in, (int)aligned, o, extra);
 }

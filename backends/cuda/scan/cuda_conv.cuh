@@ -101,33 +101,34 @@ template <typename T, int V> static __device__ __forceinline__ void apply_gate(f
     for (int k = 0; k < V; k++) v[k] = v[k] * g[k];
 }
 
-/* Where a sequence's inputs lie. Functions are of V channels from c on; T is the compute type. */
+/* Where a sequence's inputs lie. Functions are of V channels from c on; T is the compute type. An ancestor is a node of the tree, or
+ * -1 - m: the m-th newest before the root. */
 template <typename T, int V, bool GATED = false> struct conv_inputs {
     const spec_conv_args &a;
     const spec_step_seq &s;
     const spec_step_node *node;
     const int32_t *path;    /* accepted path of the previous tree */
     int n_path;
-    size_t cache;           /* where half `parity` of the cache begins, */
-    size_t window0, cache0; /* and the halves that are read before the tree */
+    int cache;           /* where half `parity` of the cache begins, */
+    int window0, cache0; /* and the halves that are read before the tree; rows of n_channel */
 
     __device__ conv_inputs(const spec_conv_args &args, const spec_step_block *step, const spec_step_seq &seq)
         : a(args), s(seq)
     {
         node = spec_step_nodes(step) + s.first_node, path = spec_step_paths(step) + s.first_path;
         n_path = s.n_fed > 0 ? 0 : s.n_replay;
-        const size_t half = (size_t)s.slot * 2 + s.parity, other = (size_t)s.slot * 2 + (s.parity ^ 1);
-        cache = half * a.n_node * a.n_channel, cache0 = other * a.n_node * a.n_channel;
-        window0 = (s.n_fed > 0 ? half : other) * (a.width - 1) * a.n_channel;
+        const int half = s.slot * 2 + s.parity, other = s.slot * 2 + (s.parity ^ 1);
+        cache = half * a.n_node, cache0 = other * a.n_node, window0 = (s.n_fed > 0 ? half : other) * (a.width - 1);
     }
+    __device__ __forceinline__ T *channels(void *rows, int r, int c) const { return (T *)rows + (int64_t)r * a.n_channel + c; }
     /* the m-th newest before the tree's root */
     __device__ __forceinline__ const T *before(int m, int c) const
     {
-        if (m < n_path) return (const T *)a.cache + cache0 + (size_t)path[n_path - 1 - m] * a.n_channel + c;
-        return (const T *)a.window + window0 + (size_t)(a.width - 2 - (m - n_path)) * a.n_channel + c;
+        if (m < n_path) return channels(a.cache, cache0 + path[n_path - 1 - m], c);
+        return channels(a.window, window0 + a.width - 2 - (m - n_path), c);
     }
     /* Keeps the input of node i for the replay to come; what nodes fed before have left there. */
-    __device__ __forceinline__ T *kept(int i, int c) const { return (T *)a.cache + cache + (size_t)i * a.n_channel + c; }
+    __device__ __forceinline__ T *kept(int i, int c) const { return channels(a.cache, cache + i, c); }
     /* of row r, gated, rounded */
     __device__ __forceinline__ void gated_row(float u[V], int r, int c) const
     {
@@ -202,46 +203,44 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
             plain_taps(tap, at, c);
         }
     }
-    /* An input that is known before the pass: of a node fed before, or (< 0) the m-th newest before the root. */
-    __device__ __forceinline__ const T *known(int ancestor, int m, int c) const
-    {
-        return ancestor < 0 ? before(m, c) : kept(ancestor, c);
-    }
-    /* The row of this pass that node i is, or -1. */
-    __device__ __forceinline__ int row_of(int i) const { return i >= s.n_fed ? s.first_row + i - s.n_fed : -1; }
+    /* The input of an ancestor that is known before the pass: no row. */
+    __device__ __forceinline__ const T *known(int up, int c) const { return up < 0 ? before(-1 - up, c) : kept(up, c); }
+    /* The row of this pass that an ancestor is, or -1. */
+    __device__ __forceinline__ int row_of(int up) const { return up >= s.n_fed ? s.first_row + up - s.n_fed : -1; }
 
-    /* The taps of node i, or (is_path) of node i of the accepted path, whose ancestors are the ones in front of it. Those of
-     * this pass's rows are left out: at[k] is their row, -1 elsewhere. */
-    __device__ __forceinline__ void known_taps(conv_taps<V> &tap, int at[CONV_WIDTH_MAX], bool is_path, int i, int c) const
+    /* Entry j of the sequence's and its ancestors: of the accepted path, where they are the ones in front of it, or of the nodes. */
+    __device__ __forceinline__ void ancestors(int up[CONV_WIDTH_MAX], int j) const
     {
-        int ancestor = is_path ? -1 : i, m = is_path ? s.n_replay - 1 - i : 0;
+        int n = j < s.n_replay ? -1 : j - s.n_replay, m = j < s.n_replay ? s.n_replay - 1 - j : 0;
 #pragma unroll
         for (int k = 0; k < CONV_WIDTH_MAX; k++) {
-            at[k] = -1;
-            if (k >= a.width) continue;
-            at[k] = ancestor < 0 ? -1 : row_of(ancestor);
-            if (at[k] < 0) load_channels<T, V>(tap.u[k], known(ancestor, ancestor < 0 ? m++ : 0, c));
-            if (ancestor >= 0) ancestor = node[ancestor].parent;
+            up[k] = n < 0 ? -1 - m++ : n;
+            if (n >= 0 && k + 1 < a.width) n = node[n].parent;
         }
     }
-    /* The k-th ancestor of node i: its row, or -1 and where its input is. */
-    __device__ __forceinline__ int find_tap(const T **from, int i, int k, int c) const
+    /* The k-th ancestor of node i. */
+    __device__ __forceinline__ int ancestor(int i, int k) const
     {
-        int ancestor = i;
 #pragma unroll 1
-        for (; k > 0 && ancestor >= 0; k--) ancestor = node[ancestor].parent;
-        const int row = ancestor < 0 ? -1 : row_of(ancestor);
-        if (row < 0) *from = known(ancestor, k, c);
-        return row;
+        for (; k > 0 && i >= 0; k--) i = node[i].parent;
+        return i < 0 ? -1 - k : i;
+    }
+    /* The taps that are known before the pass. at[k]: the row that tap k is, -1 elsewhere. */
+    __device__ __forceinline__ void known_taps(conv_taps<V> &tap, int at[CONV_WIDTH_MAX], const int up[CONV_WIDTH_MAX], int c) const
+    {
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++) {
+            at[k] = k < a.width ? row_of(up[k]) : -1;
+            if (k < a.width && at[k] < 0) load_channels<T, V>(tap.u[k], known(up[k], c));
+        }
     }
     /* The place in the window of the m-th newest. */
     __device__ __forceinline__ T *absorbed(int m, int c) const
     {
-        return (T *)a.window + (((size_t)s.slot * 2 + s.parity) * (a.width - 1) + a.width - 2 - m) * a.n_channel + c;
+        return channels(a.window, (s.slot * 2 + s.parity) * (a.width - 1) + a.width - 2 - m, c);
     }
-    /* The window applies the path and the n_new first rows of the pass, these unless who makes them does (conv_tiles). Nobody
-     * else of the pass reads or writes it. */
-    __device__ __forceinline__ void advance_window(int n_new, bool with_rows, int c) const
+    /* The window applies the path and the n_new first rows of the pass. Nobody else of the pass reads or writes it. */
+    __device__ __forceinline__ void advance_window(int n_new, int c) const
     {
         const int n = a.width - 1;
         float u[CONV_WIDTH_MAX - 1][V];
@@ -251,7 +250,7 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
         if (n_new > 0) grid_wait();
 #pragma unroll
         for (int m = 0; m < CONV_WIDTH_MAX - 1; m++) {
-            if (m >= n || (m < n_new && !with_rows)) continue;
+            if (m >= n) continue;
             if (m < n_new) row(u[m], s.first_row + n_new - 1 - m, c);
             store_channels<T, V>(absorbed(m, c), u[m]);
         }
@@ -260,8 +259,7 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
 
 /* Entity `entity` of the pass, its channels from c on: first `rows` rows, then per sequence `parts` that share its entries
  * of replay_y (the path, or the nodes fed before) and one that writes the window. No entity waits for another. All threads of
- * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes.
- * rows 0: the caller makes them (conv_tiles). */
+ * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes. */
 template <typename T, int V, bool GATED = false>
 static __device__ __forceinline__ void conv_entity(const spec_step_block *step, const spec_conv_args &a, int rows, int parts,
                                                    int entity, int c)
@@ -276,7 +274,7 @@ static __device__ __forceinline__ void conv_entity(const spec_step_block *step, 
     const int part = is_row ? 0 : (entity - rows) % (parts + 1);
     const int n_entry = GATED && !a.replay_y ? 0 : s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
     if (part == parts) {
-        if (s.n_fed == 0) in.advance_window(s.n_advance, rows > 0, c); /* the chain in front */
+        if (s.n_fed == 0) in.advance_window(s.n_advance, c); /* the chain in front */
         return grid_wait();
     }
     if (!is_row && part >= n_entry) return grid_wait();
@@ -288,9 +286,10 @@ static __device__ __forceinline__ void conv_entity(const spec_step_block *step, 
     for (int j = is_row ? s.n_replay + s.n_fed + entity - s.first_row : part; is_row || j < n_entry; j += parts) {
         const int i = j - s.n_replay; /* the node, unless it is the path's */
         conv_taps<V> tap;
-        int at[CONV_WIDTH_MAX];
+        int up[CONV_WIDTH_MAX], at[CONV_WIDTH_MAX];
         float y[V];
-        in.known_taps(tap, at, i < 0, i < 0 ? j : i, c);
+        in.ancestors(up, j);
+        in.known_taps(tap, at, up, c);
         if (is_row) grid_wait();
         in.row_taps(tap, at, c);
         filter.template value<GATED>(y, tap, a);
@@ -305,7 +304,68 @@ static __device__ __forceinline__ void conv_entity(const spec_step_block *step, 
     }
 }
 
-/* ------------------------------------------------ rows of which a block makes 16 channels after 16 --- */
+/* ------------------------------------------------ where the product that makes the rows does the rest --- */
+
+/* Entities that are no rows, for a convolution of width CONV_WIDTH_MAX: entity e is part e % (parts + 1) of sequence e / (parts + 1), as
+ * of conv_entity. Several entries of a part are its turns. A thread has channel c, and calls ask(), then put(). ask() is for what no
+ * kernel of the pass writes: nobody waits for it before put(), which waits for the kernels in front. */
+template <typename T> struct conv_rest {
+    const spec_step_block *step;
+    const spec_conv_args &a;
+    const int4 *listed; /* cuda_steps.ancestors or NULL */
+    int parts, seqs;    /* seqs: that there may be */
+
+    enum { NOTHING, ENTRY, WINDOW } is;
+    bool more; /* another turn */
+    int n_seq, j;
+    spec_step_seq s;
+    conv_filter<1> filter;
+    T known[CONV_WIDTH_MAX]; /* the taps, or what the window has then, the newest first */
+
+    __device__ __forceinline__ void ask(int entity, int turn, int c)
+    {
+        is = NOTHING, more = false;
+        n_seq = seqs == 1 ? entity > parts : entity / (parts + 1); /* of one there is nothing to divide by */
+        if (c >= a.n_channel || n_seq >= seqs) return;
+        /* All that addresses are made of is on its way at once. A list is of use for nodes fed; then there is no path. */
+        const int part = entity - n_seq * (parts + 1);
+        j = part + turn * parts;
+        s = spec_step_seqs(step)[n_seq];
+        int4 found = {};
+        if (listed) found = listed[n_seq * a.n_node + min(j, a.n_node - 1)];
+        const int n_entry = s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
+        const bool is_window = part == parts, is_there = is_window ? s.n_fed == 0 : j < n_entry;
+        if (!((n_seq < step->n_seq) & is_there)) return;
+
+        const conv_inputs<T, 1> in(a, step, s);
+        is = is_window ? WINDOW : ENTRY, more = !is_window && j + parts < n_entry;
+#pragma unroll
+        for (int m = 0; m < CONV_WIDTH_MAX - 1; m++)
+            if (is_window && m >= s.n_advance) known[m] = *in.before(m - s.n_advance, c); /* the others are rows (conv_tiles) */
+        if (is_window) return;
+        if (turn == 0) filter.load(a, c);
+        int up[CONV_WIDTH_MAX] = { found.x, found.y, found.z, found.w };
+        if (!listed || s.n_replay > 0) in.ancestors(up, j);
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++) known[k] = *in.known(up[k], c);
+    }
+    __device__ __forceinline__ void put(int c)
+    {
+        const conv_inputs<T, 1> in(a, step, s);
+        conv_taps<1> tap;
+        float y[1];
+        if (is == ENTRY) {
+#pragma unroll
+            for (int k = 0; k < CONV_WIDTH_MAX; k++) tap.u[k][0] = to_f32(known[k]);
+            filter.value(y, tap, a);
+        }
+#pragma unroll
+        for (int m = 0; m < CONV_WIDTH_MAX - 1; m++)
+            if (is == WINDOW && m >= s.n_advance) *in.absorbed(m, c) = known[m];
+        grid_wait();
+        if (is == ENTRY) ((T *)a.replay_y)[((size_t)n_seq * 2 * a.n_node + j) * a.n_channel + c] = from_f32<T>(y[0]);
+    }
+};
 
 enum { CONV_TILE = 16, CONV_TAPS = CONV_WIDTH_MAX - 1 /* but a row's own */ };
 
@@ -324,7 +384,7 @@ template <typename T, int N> struct conv_rows {
 };
 
 /* Up to N rows of a pass, by a block of 16 N threads or more that makes their inputs, CONV_TILE channels after others: tile i
- * of what it makes is channels 16 i - first and on, or has none. Path, nodes fed and the window are not its (conv_entity). */
+ * of what it makes is channels 16 i - first and on, or has none. Path, nodes fed and the window are not its (conv_rest). */
 template <typename T, int N> struct conv_tiles {
     conv_rows<T, N> *rows;
     const char *from; /* 16 bytes of conv_known that the thread copies, of channel 0; NULL: none */
@@ -336,8 +396,8 @@ template <typename T, int N> struct conv_tiles {
         const int c = tile * CONV_TILE - first;
         return c < a.n_channel ? c : -1;
     }
-    /* First; of the kernel's parameters and the step block alone. */
-    __device__ __forceinline__ void find(const spec_step_block *step, const spec_conv_args &a, int tid)
+    /* First; of the kernel's parameters, the step block and the list alone, as of conv_rest. */
+    __device__ __forceinline__ void find(const spec_step_block *step, const spec_conv_args &a, const int4 *listed, int seqs, int tid)
     {
         using known = conv_known<T, N>;
         constexpr int HALVES = CONV_TILE * (int)sizeof(T) / 16, OF_ROW = CONV_TAPS * HALVES;
@@ -349,12 +409,13 @@ template <typename T, int N> struct conv_tiles {
             from = (const char *)(a.weight + filter * CONV_WIDTH_MAX);
             to = filter * 16, pitch = CONV_WIDTH_MAX * (int)sizeof(float);
         } else if (r < step->n_row) {
-            const spec_step_seq s = spec_step_seqs(step)[row_sequence(step, r)];
+            const int n_seq = seqs == 1 ? 0 : spec_step_row_seq(step)[r]; /* of one, a load less to wait for */
+            const spec_step_seq s = spec_step_seqs(step)[n_seq];
             const conv_inputs<T, 1> in(a, step, s);
             const int k = tid % OF_ROW / HALVES, i = s.n_fed + r - s.first_row, m = s.n_fed == 0 ? s.n_advance - 1 - i : -1;
-            const T *at = NULL;
-            rows->at[r][k] = in.find_tap(&at, i, k + 1, tid % HALVES * (16 / (int)sizeof(T)));
-            from = (const char *)at;
+            const int up = listed ? (&listed[n_seq * a.n_node + i].x)[k + 1] : in.ancestor(i, k + 1), at = in.row_of(up);
+            rows->at[r][k] = at;
+            if (at < 0) from = (const char *)in.known(up, tid % HALVES * (16 / (int)sizeof(T)));
             to = (int)offsetof(known, u) + tid * 16, pitch = (int)sizeof(T);
             rows->kept[r] = in.kept(i, 0), rows->window[r] = m >= 0 && m < a.width - 1 ? in.absorbed(m, 0) : NULL;
         }

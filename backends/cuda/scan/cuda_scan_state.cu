@@ -19,7 +19,8 @@
  * for the one in front.
  *
  * The list is the same for all layers. Where there are several rows it is made by a kernel of its own in front of the pass, since the
- * tree's parents, followed one after the other, would take each scan longer than the product in front takes. */
+ * tree's parents, followed one after the other, would take each scan longer than the product in front takes. So would the ancestors whose
+ * inputs the convolution takes, which that kernel lists as well. */
 #include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 #include "backends/cuda/scan/cuda_scan.cuh"
@@ -291,7 +292,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     if (arranged && order == ORDER_SLABS) slab_fence();
 }
 
-/* ------------------------------------------------------------------------------ list of steps --- */
+/* ---------------------------------------------------------------- list of steps, and of ancestors --- */
 
 /* A block for each sequence. */
 static __global__ void __launch_bounds__(LIST_THREADS)
@@ -310,6 +311,8 @@ scan_list_kernel(const spec_step_block *step, int n_saved, const cuda_steps list
     const int n = steps.n_step <= listed.room ? steps.n_step : 0;
     if (threadIdx.x == 0) list[0] = n == steps.n_step ? n : -1;
     for (int t = (int)threadIdx.x; t < n; t += LIST_THREADS) list[1 + t] = steps.at(t);
+    int4 *const ancestors = listed.ancestors + (size_t)n_seq * listed.n_node;
+    for (int i = (int)threadIdx.x; i < s.n_fed + s.n_row; i += LIST_THREADS) ancestors[i] = steps.ancestors(i);
     if (!releases) __threadfence(); /* as of the step (cuda_step.cu) */
 }
 
@@ -364,7 +367,8 @@ bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a)
 }
 spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out)
 {
-    *out = { q->steps, q->steps_room, a->n_node };
+    *out = q->steps;
+    out->n_node = a->n_node;
     const size_t bytes = scan_steps::bytes(a->n_node);
     scan_allow_shared(q->dev, scan_list_kernel, bytes);
     return cuda_launch(q, "scan", scan_list_kernel, dim3((unsigned)q->shape.seqs), dim3(LIST_THREADS), bytes, 1, q->d_step,

@@ -58,6 +58,7 @@ struct scan_steps {
     }
     __device__ void build(const spec_step_block *step, const spec_step_seq &s, int n_saved);
     __device__ int at(int t) const;
+    __device__ int4 ancestors(int i) const;
 
   private:
     __device__ int load_of(int i) const { return (traversal[i] >> 16 & 0xff) - 2; }
@@ -192,6 +193,18 @@ __device__ __forceinline__ int scan_steps::at(int t) const
     if (left == 0) return w;
     for (; left > 0; left--) n = parent[n];
     return n | (w & STEP_FROM) | (is_level ? waited[n] << 20 : 0);
+}
+
+/* Of node i, as cuda_steps has them. */
+__device__ __forceinline__ int4 scan_steps::ancestors(int i) const
+{
+    int up[4], n = i, m = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        up[k] = n < 0 ? -1 - m++ : n;
+        if (n >= 0) n = parent[n];
+    }
+    return make_int4(up[0], up[1], up[2], up[3]);
 }
 
 #endif
