@@ -486,19 +486,43 @@ static void check_tree(bench *b, const shape *t, const char *name, test_random *
     free(want.y);
 }
 
-static void check_chain_in_front(bench *b, test_random *random)
+/* The first n_path nodes, a chain, are an accepted path that the tree's pass replays; the others hang below its end. */
+static void check_behind_path(bench *b, const truth *want, const shape *t, int32_t n_path)
 {
-    shape t = { .n = 90 }, p;
+    shape rest = { .n = t->n - n_path };
+    int32_t token[NODES];
+    for (int32_t i = 0; i < t->n; i++) token[i] = i;
+    for (int32_t i = 0; i < rest.n; i++) rest.parent[i] = i == 0 ? -1 : t->parent[n_path + i] - n_path;
+    const test_seq chain = { .slot = SLOT, .n_node = n_path, .parent = t->parent };
+    const test_seq next = { .slot = SLOT, .parity = 1, .n_replay = n_path, .path = token, .n_node = rest.n, .parent = rest.parent };
+    write_state(b, b->zero_state);
+    run_pass(b, &b->op, &chain, token);
+    for (int32_t j = 0; j < n_path; j++) put_replay(b, j, j);
+    run_pass(b, &b->op, &next, token + n_path);
+    expect_y(b, want, &rest, token + n_path, 0, "behind a path");
+    expect_bytes(b, slot_state(b), want->state + (size_t)(n_path - 1) * b->state_bytes, b->state_bytes, "behind a path", "stored state",
+                 n_path - 1);
+}
+
+static void check_chain_in_front(bench *b, int32_t n, int32_t chain, test_random *random)
+{
+    shape t = { .n = n }, p;
     int32_t was[NODES];
-    for (int32_t i = 0; i < t.n; i++) t.parent[i] = i < 12 ? i - 1 : i == 12 ? 11 : 12 + test_below(random, i - 12);
+    for (int32_t i = 0; i < t.n; i++)
+        t.parent[i] = i < chain ? i - 1 : i == chain ? chain - 1 : chain + test_below(random, i - chain);
     const truth want = read_plainly(b, &t);
-    permute(&p, was, &t, 12, random);
-    check_advance(b, &want, &p, was, 12, "a chain in front");
-    check_advance(b, &want, &p, was, 1, "a chain of one");
-    for (int32_t i = 0; i < 12; i++) was[i] = i;
-    p = (shape){ .n = 12 };
-    memcpy(p.parent, t.parent, sizeof p.parent);
-    check_advance(b, &want, &p, was, 12, "nothing but a chain");
+    for (int32_t k = 0; k < 2; k++) {
+        b->by_plan = k == 1;
+        permute(&p, was, &t, chain, random);
+        check_advance(b, &want, &p, was, chain, "a chain in front");
+        check_advance(b, &want, &p, was, 1, "a chain of one");
+        check_behind_path(b, &want, &t, chain);
+        for (int32_t i = 0; i < chain; i++) was[i] = i;
+        p = (shape){ .n = chain };
+        memcpy(p.parent, t.parent, sizeof p.parent);
+        check_advance(b, &want, &p, was, chain, "nothing but a chain");
+    }
+    b->by_plan = false;
     free(want.state);
     free(want.y);
 }
@@ -511,9 +535,12 @@ static void each_kind(test_device *d)
         shape t;
         open_bench(&b, d, &kinds[i], false);
         if (test_can(d, kinds[i].name, &b.op)) {
-            check_chain_in_front(&b, &random);
+            check_chain_in_front(&b, 90, 12, &random);
+            check_chain_in_front(&b, 24, 3, &random);
             for (int32_t g = 0; g < N_ELEMENTS(growths); g++) {
                 grow(&t, g, i < 2 ? NODES : 60 + 7 * g, &random);
+                check_tree(&b, &t, growths[g].name, &random);
+                grow(&t, g, 13 + 4 * g, &random); /* all in a chunk of the scan's */
                 check_tree(&b, &t, growths[g].name, &random);
             }
         }

@@ -12,7 +12,7 @@
  * So there is one copy of every step of the way, since the code of a kernel that runs once a layer is not in the
  * caches, and no load waits for another. The walk is by few warps, which hide no latency: its steps have no branches,
  * and only the state is waited for. A state that waits is not put aside: it is read where the step left it behind, and
- * only from chunk to chunk it is kept.
+ * only from chunk to chunk it is kept. Where the list has rounds all threads walk, steps of a round side by side.
  *
  * The product that makes dt may be done here as well, 16 channels being what the matrix instruction makes at once:
  * that is a kernel less for every layer. Its weights, the state and the list of steps are read before the kernel waits
@@ -32,14 +32,16 @@ enum {
     STATE_LANES = STATE_N / 2, /* that walk for a channel */
     STATE_WALKERS = STATE_CHANNELS * STATE_LANES,
     STATE_ROW = 20,  /* of a channel's states: 8 threads that read 16 bytes each are on different banks */
-    STATE_SIZE = STATE_CHANNELS * STATE_ROW,
+    STATE_SIZE = STATE_CHANNELS * STATE_ROW, STATE_BYTES = STATE_SIZE * (int)sizeof(float),
     STATE_EIGHT = 8, /* steps that multiply_dt takes */
     STATE_LEAST = STATE_WALKERS / STATE_CHANNELS, STATE_MOST = 40, /* steps of a chunk */
     STATE_PAIRS = STATE_MOST / 2 + 1, /* the walk reads a pair of steps ahead */
     STATE_ANCESTORS = 4,              /* of a level's rows, whose states may wait */
     STATE_RESIDENT = 768,             /* threads that a multiprocessor has registers for */
+    STATE_TEAMS = STATE_RESIDENT / STATE_WALKERS, /* that walk where there are rounds, at most */
     LIST_THREADS = 128,
-    LIST_ROWS = 2 /* of a sequence, whose steps each scan finds sooner than all together */
+    LIST_ROWS = 2,   /* of a sequence, whose steps each scan finds sooner than all together */
+    LIST_ROUNDS = 24 /* a list's first word: the number of steps | rounds << LIST_ROUNDS, 0: one after the other */
 };
 
 /* The product dt = W x, where the scan does it; w NULL: dt is there. */
@@ -54,9 +56,11 @@ struct alignas(16) state_chunk {
     float b[STATE_PAIRS][STATE_LANES][2][2];
     float c[STATE_MOST][STATE_N];
     int32_t word[STATE_MOST];
-    int32_t go[STATE_PAIRS * 2]; /* the word for the walk: with GO_FROM, bytes into shared.state << 8 | flags */
+    int32_t go[STATE_MOST + STATE_TEAMS]; /* the word for the walk: with GO_FROM, bytes into shared.state << 8 | flags */
 };
 enum { GO_ALONE = STEP_ALONE >> 24, GO_STORE = STEP_STORE >> 24, GO_FROM = 16 /* a state of those, not the live one */ };
+/* In rounds: all have these bytes, and the round times GO_ROUND in place of GO_FROM; GO_NONE behind the last step. */
+enum { GO_ROUND = 16, GO_NONE = STEP_ROUNDS * GO_ROUND };
 
 /* The compiler has the value from here on, and computes it neither again nor later. */
 static __device__ __forceinline__ void settle(int &v) { asm volatile("" : "+r"(v)); }
@@ -133,18 +137,18 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     if (n_seq >= step->n_seq) return grid_wait();
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const int32_t *const list = listed.list + (size_t)n_seq * (1 + listed.room);
-    const int n_listed = listed.list ? list[0] : -1;
+    const int n_listed = listed.list ? list[0] : -1, n_round = n_listed < 0 ? 0 : n_listed >> LIST_ROUNDS;
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
     /* --- 1: before the wait: the stored state, weights of dt, the list of steps --- */
-    /* The walk: a channel of the block, and two of its states. */
-    const int first = (int)blockIdx.x * STATE_CHANNELS, own = tid / STATE_LANES, l = tid % STATE_LANES;
+    /* The walk: a channel of the block, and two of its states; by the first threads, or in rounds by teams of as many. */
+    const int first = (int)blockIdx.x * STATE_CHANNELS, own = tid % STATE_WALKERS / STATE_LANES, l = tid % STATE_LANES;
     const bool walks = tid < STATE_WALKERS, owns = first + own < min(first + (int)STATE_CHANNELS, a.n_head);
     const size_t own_states = (size_t)(first + own) * STATE_N + 2 * l;
     float2 *const rows = (float2 *)(shared.state + own * STATE_ROW + 2 * l);
     float2 *const memory = (float2 *)(a.state + (size_t)s.slot * a.n_head * STATE_N + own_states);
     const float2 none = make_float2(0.0f, 0.0f), rate = owns ? *(const float2 *)(a.a + own_states) : none;
-    float2 state = owns ? *memory : none;
+    float2 state = walks && owns ? *memory : none;
     int stores = owns ? (int)GO_STORE : 0;
     settle(stores);
     const bool multiplies = sizeof(T) == 2 && p.w;
@@ -152,8 +156,9 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         copy_part16((T *)shared.w + k, (const T *)p.w + (size_t)first * p.ld_w + k, 16);
     scan_steps steps(&in + 1, a.n_node);
     if (n_listed < 0) steps.build(step, s, n_saved);
-    const int n_step = n_listed < 0 ? steps.n_step : n_listed;
+    const int n_step = n_listed < 0 ? steps.n_step : n_listed & ((1 << LIST_ROUNDS) - 1);
     if (walks) *rows = state;
+    if (tid < STATE_TEAMS) in.go[chunk + tid] = GO_NONE;
 
     /* --- what the phases below call: the walk through a chunk's steps, and where a step's state stands --- */
     auto decay_of = [&](float dt) { return make_float2(scan_decay(dt, rate.x), scan_decay(dt, rate.y)); };
@@ -179,6 +184,32 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
             time = *(time_at += STATE_CHANNELS), b = *(b_at += STATE_LANES), go = *++go_at;
             update(even_decay, even, now.x, row);
             update(odd_decay, odd, now.y, row + STATE_SIZE / 2);
+        }
+    };
+
+    /* All steps, by all threads of the block, and a barrier behind. Teams take them by turns; as there is an even number of teams, a
+     * team has the first steps of pairs, or the second. What a step brings is made ready while the state of the one in front is waited
+     * for: what is behind the last step is nobody's. */
+    auto walk_rounds = [&] {
+        const int turn = (int)blockDim.x / (2 * STATE_WALKERS), team = tid / STATE_WALKERS; /* turn: pairs that teams take */
+        const float2 *time_at = &in.time[team / 2][own][team % 2], *b_at = (const float2 *)in.b[team / 2][l][team % 2];
+        const int *go_at = in.go + team;
+        float2 *row = rows + (n_kept + team) * (STATE_SIZE / 2);
+        float2 decay = decay_of(time_at->x), input = input_of(time_at->y, b_at->x, b_at->y);
+        int go = team < 2 * turn ? *go_at : (int)GO_NONE;
+#pragma unroll 1
+        for (int round = 0; round < n_round; round++) {
+#pragma unroll 1
+            while (((go ^ round * GO_ROUND) & GO_NONE) == 0) {
+                const float2 s = *(const float2 *)((const char *)rows + (go >> 8)), d = decay, u = input;
+                const bool is_stored = go & stores;
+                const float2 time = *(time_at += turn * STATE_CHANNELS * 2), b = *(b_at += turn * STATE_LANES * 2);
+                go = *(go_at += turn * 2), decay = decay_of(time.x), input = input_of(time.y, b.x, b.y);
+                const float2 next = make_float2(scan_apply(s.x, d.x, u.x), scan_apply(s.y, d.y, u.y));
+                *row = next, row += turn * STATE_SIZE;
+                if (is_stored) *memory = next;
+            }
+            __syncthreads();
         }
     };
 
@@ -223,8 +254,9 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         settle(dt_from);
         if (part == 0) in.word[i] = w;
         __syncthreads(); /* row_of reads them */
-        int go = w >> 24;
-        if (w & STEP_FROM) go |= GO_FROM | row_of(w & STEP_FROM, i) * (int)(STATE_SIZE * sizeof(float)) << 8;
+        int go = w >> 24 & 0xff;
+        if (n_round > 0) go = mine ? go | (step_behind(w) > 0 ? n_saved + step_behind(w) : 0) * STATE_BYTES << 8 : (int)GO_NONE;
+        else if (w & STEP_FROM) go |= GO_FROM | row_of(w & STEP_FROM, i) * STATE_BYTES << 8;
         if (part == 0) in.go[i] = go;
 
         /* --- 2b: inputs of all steps side by side, the product that makes dt --- */
@@ -257,9 +289,13 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         if (out && has) at(a.cache_dt, kept, a.n_head)[ch] = dt;
         if (out && first == 0) at((T *)a.cache_b, kept, STATE_N)[part] = b;
         __syncthreads();
-        /* --- 2c: the update, step after step, by the first warps --- */
-        if (walks) walk(min(n_step - t0, chunk));
-        __syncthreads();
+        /* --- 2c: the update, step after step by the first warps, or round after round by all --- */
+        if (n_round > 0) {
+            walk_rounds();
+        } else {
+            if (walks) walk(min(n_step - t0, chunk));
+            __syncthreads();
+        }
 
         /* --- 2d: outputs of all steps side by side --- */
         if (out && has) { /* y = S C + D x, gated */
@@ -306,11 +342,13 @@ scan_list_kernel(const spec_step_block *step, int n_saved, const cuda_steps list
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     if (s.n_replay > listed.n_node || s.n_fed + s.n_row > listed.n_node) return; /* nor does the scan do anything */
     scan_steps steps(dynamic, listed.n_node);
-    steps.build(step, s, n_saved);
+    const bool two_teams = listed.chunk * STATE_CHANNELS >= 2 * STATE_WALKERS;
+    const int n_round = two_teams ? steps.build_rounds(step, s, listed.chunk) : 0;
+    if (n_round == 0) steps.build(step, s, n_saved);
     int32_t *const list = listed.list + (size_t)n_seq * (1 + listed.room);
     const int n = steps.n_step <= listed.room ? steps.n_step : 0;
-    if (threadIdx.x == 0) list[0] = n == steps.n_step ? n : -1;
-    for (int t = (int)threadIdx.x; t < n; t += LIST_THREADS) list[1 + t] = steps.at(t);
+    if (threadIdx.x == 0) list[0] = n == steps.n_step ? n | n_round << LIST_ROUNDS : -1;
+    for (int t = (int)threadIdx.x; t < n; t += LIST_THREADS) list[1 + t] = n_round > 0 ? steps.at_round(t) : steps.at(t);
     int4 *const ancestors = listed.ancestors + (size_t)n_seq * listed.n_node;
     for (int i = (int)threadIdx.x; i < s.n_fed + s.n_row; i += LIST_THREADS) ancestors[i] = steps.ancestors(i);
     if (!releases) __threadfence(); /* as of the step (cuda_step.cu) */
@@ -344,7 +382,8 @@ static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, 
 {
     const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
     const int n_saved = saved_most(q, a->n_node);
-    const cuda_steps listed = pass->steps.n_node == a->n_node ? pass->steps : cuda_steps();
+    const bool is_listed = pass->steps.n_node == a->n_node && pass->steps.chunk == chunk;
+    const cuda_steps listed = is_listed ? pass->steps : cuda_steps();
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_saved, p.ld_w);
     if (bytes > q->dev->shared_most) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
@@ -368,7 +407,7 @@ bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a)
 spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out)
 {
     *out = q->steps;
-    out->n_node = a->n_node;
+    out->n_node = a->n_node, out->chunk = chunk_steps(q, cuda_div_up(a->n_head, STATE_CHANNELS));
     const size_t bytes = scan_steps::bytes(a->n_node);
     scan_allow_shared(q->dev, scan_list_kernel, bytes);
     return cuda_launch(q, "scan", scan_list_kernel, dim3((unsigned)q->shape.seqs), dim3(LIST_THREADS), bytes, 1, q->d_step,

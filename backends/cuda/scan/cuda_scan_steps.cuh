@@ -11,7 +11,12 @@
  *    The stack of saved states of a tree of 15 nodes holds 2, of 63 it holds 4 (spec_traversal_saved: 3 and 5).
  *  - An entry along the path starts from the live state where that is on the path: children of one node, as levels of
  *    a growing tree have them, do not walk up again. Nor do cousins in such a level: the states of their ancestors wait,
- *    each where its depth says, so that every ancestor is applied once. */
+ *    each where its depth says, so that every ancestor is applied once.
+ *
+ * Or in *rounds*: the path's nodes have one each, then each depth of the tree. Steps of a round do not follow from each
+ * other and are made side by side. Every node that a row needs is a step once, whose state the next round finds where the
+ * step has left it. So all steps have to be of one chunk, and of nodes few enough that each has a thread of the kernel
+ * that lists them. */
 #ifndef SPEC_CUDA_SCAN_STEPS_CUH
 #define SPEC_CUDA_SCAN_STEPS_CUH
 
@@ -28,8 +33,13 @@ enum {
     STEP_OUT = 1 << 24,   /* a row: it has an output */
     STEP_ALONE = 1 << 25, /* the live state stays as it was */
     STEP_STORE = 1 << 26, /* afterwards the state is stored */
-    STEP_PATH = 1 << 27   /* of the accepted path */
+    STEP_PATH = 1 << 27,  /* of the accepted path */
+    /* In rounds, in place of FROM and SAVE: the state that it goes on from, 0: the stored one, k + 1: that behind step k
+     * (step_behind). Above the flags: the round (step_of_round). */
+    STEP_ROUNDS = 15 /* at most */
 };
+static __device__ __forceinline__ int step_behind(int word) { return word >> 16 & 0xff; }
+static __device__ __forceinline__ int step_of_round(int round) { return (int)((unsigned)round << 28); }
 
 /* States that steps of a tree of n nodes save at most: k wait when it has 6 * 2^(k-1) - 1 nodes or more. */
 static inline int scan_saved_most(int n_node)
@@ -58,6 +68,8 @@ struct scan_steps {
     }
     __device__ void build(const spec_step_block *step, const spec_step_seq &s, int n_saved);
     __device__ int at(int t) const;
+    __device__ int build_rounds(const spec_step_block *step, const spec_step_seq &s, int chunk);
+    __device__ int at_round(int t) const;
     __device__ int4 ancestors(int i) const;
 
   private:
@@ -193,6 +205,48 @@ __device__ __forceinline__ int scan_steps::at(int t) const
     if (left == 0) return w;
     for (; left > 0; left--) n = parent[n];
     return n | (w & STEP_FROM) | (is_level ? waited[n] << 20 : 0);
+}
+
+/* Returns how many rounds there are; 0: the steps are no chunk, or so much of a chain that one after the other is as
+ * good. All threads call it. One step stores at most, the last that the other order has. */
+__device__ __forceinline__ int scan_steps::build_rounds(const spec_step_block *step, const spec_step_seq &s, int chunk)
+{
+    int32_t *const needed = waited, *const order = first, *const place = traversal; /* order: by depth, then by number */
+    const int n_tree = s.n_fed + s.n_row, i = (int)threadIdx.x;
+    n_row = s.n_row, n_path = s.n_replay, n_advance = s.n_advance;
+    if (n_row == 0 || n_tree > (int)blockDim.x || n_path + n_row > chunk) return 0;
+    if (i < n_tree) {
+        const int up = spec_step_nodes(step)[s.first_node + i].parent;
+        parent[i] = up < i && up >= 0 ? up : -1;
+        needed[i] = i >= s.n_fed;
+    }
+    __syncthreads();
+    int depth = 0;
+    for (int k = i < n_tree ? parent[i] : -1; k >= 0 && depth < STEP_ROUNDS; k = parent[k], depth++)
+        if (i >= s.n_fed) needed[k] = 1;
+    __syncthreads();
+    const bool there = i < n_tree && needed[i];
+    if (i < n_tree) order[i] = there ? depth << 16 | i : INT32_MAX;
+    n_step = n_path + __syncthreads_count(there);
+    int before = 0;
+    for (int k = 0; there && k < n_tree; k++) before += order[k] < order[i];
+    if (there) place[i] = n_path + before;
+    if (there && n_path + before == n_step - 1) order[n_tree] = depth;
+    __syncthreads();
+    const int n_round = n_path + order[n_tree] + 1;
+    if (n_step > chunk || n_round > STEP_ROUNDS || 2 * n_round > n_step) return 0;
+    const int behind = !there ? 0 : parent[i] < 0 ? n_path : place[parent[i]] + 1;
+    if (there)
+        word[before] = i | behind << 16 | (i >= s.n_fed ? STEP_OUT : 0) | (i == s.n_advance - 1 ? STEP_STORE : 0) |
+                       step_of_round(n_path + depth);
+    __syncthreads();
+    return n_round;
+}
+
+__device__ __forceinline__ int scan_steps::at_round(int t) const
+{
+    if (t >= n_path) return word[t - n_path];
+    return t | t << 16 | STEP_PATH | (t == n_path - 1 && n_advance == 0 ? STEP_STORE : 0) | step_of_round(t);
 }
 
 /* Of node i, as cuda_steps has them. */
