@@ -152,7 +152,7 @@ struct cuda_arranged {
 struct cuda_steps {
     int32_t *list;
     int4 *ancestors;
-    int32_t room, n_node, chunk; /* chunk: steps that a scan does at once */
+    int32_t room, n_node, chunk; /* chunk: steps that a scan does at once, 0: lists have no rounds */
 };
 
 struct spec_queue {

@@ -58,6 +58,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     __shared__ float factor[N];
     __shared__ unsigned long long best[MORE == LINEAR_BEST ? 16 * N : 1]; /* by place in a tile: of one thread each */
     constexpr bool CONV = MORE == LINEAR_CONV;
+    constexpr bool REST = CONV && NT > 1; /* entries by conv_rest: they hide behind fewer rows, whose code is shorter without it */
     __shared__ __align__(16) char conv_memory[CONV ? sizeof(conv_rows<T, N>) : 16];
     conv_tiles<T, N> conv = { (conv_rows<T, N> *)conv_memory };
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
@@ -72,11 +73,15 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     const int n_block = rows ? (part_begin(n_in, warp + 1) - k0) / K : 0;
     reader weights(w, ld_w, n_in, half, k0, lane);
     /* One block of the ring on its way at a time: what the kernels in front have still to read would queue behind more. */
-    if constexpr (!CONV) {
+    if constexpr (!REST) {
 #pragma unroll
         for (int s = 0; s < DEPTH; s++) {
             if (s < n_block) weights.copy(ring + s * BLOCK, s, false);
+            if constexpr (CONV)
+                if (s == DEPTH - 1) conv.ask(extra.conv, extra.first, (int)blockIdx.y, 0);
             copy_commit();
+            if constexpr (CONV)
+                if (s == 0) conv.find(step, extra.conv, NULL, 0, tid);
             if (s + 1 < DEPTH) copy_wait<0>();
         }
     } else {
@@ -106,6 +111,12 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
         }
     }
     const int n_row = step->n_row_run;
+    if constexpr (CONV && !REST) {
+        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS, entities = across * extra.seqs * (extra.parts + 1);
+#pragma unroll 1
+        for (int i = (int)blockIdx.y; i < entities; i += (int)gridDim.y)
+            conv_entity<T, 1>(step, extra.conv, 0, extra.parts, i / across, i % across * MMA_THREADS + tid);
+    }
     grid_wait();
     if (row0 >= n_row) return copy_wait<0>();
 

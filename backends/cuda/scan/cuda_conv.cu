@@ -36,7 +36,7 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
     const spec_step_seq s = spec_step_seqs(step)[blockIdx.z];
     const conv_inputs<T, V, GATED> in(a, step, s);
     if (is_window) {
-        in.advance_window(s.n_row, c);
+        in.advance_window(s.n_row, true, c);
         return grid_wait();
     }
     if (r0 >= s.n_row) return grid_wait();

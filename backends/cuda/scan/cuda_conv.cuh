@@ -239,8 +239,9 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
     {
         return channels(a.window, (s.slot * 2 + s.parity) * (a.width - 1) + a.width - 2 - m, c);
     }
-    /* The window applies the path and the n_new first rows of the pass. Nobody else of the pass reads or writes it. */
-    __device__ __forceinline__ void advance_window(int n_new, int c) const
+    /* The window applies the path and the n_new first rows of the pass, these unless who makes them does (conv_tiles). Nobody
+     * else of the pass reads or writes it. */
+    __device__ __forceinline__ void advance_window(int n_new, bool with_rows, int c) const
     {
         const int n = a.width - 1;
         float u[CONV_WIDTH_MAX - 1][V];
@@ -250,7 +251,7 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
         if (n_new > 0) grid_wait();
 #pragma unroll
         for (int m = 0; m < CONV_WIDTH_MAX - 1; m++) {
-            if (m >= n) continue;
+            if (m >= n || (m < n_new && !with_rows)) continue;
             if (m < n_new) row(u[m], s.first_row + n_new - 1 - m, c);
             store_channels<T, V>(absorbed(m, c), u[m]);
         }
@@ -259,7 +260,8 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
 
 /* Entity `entity` of the pass, its channels from c on: first `rows` rows, then per sequence `parts` that share its entries
  * of replay_y (the path, or the nodes fed before) and one that writes the window. No entity waits for another. All threads of
- * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes. */
+ * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes.
+ * rows 0: the caller makes them (conv_tiles). */
 template <typename T, int V, bool GATED = false>
 static __device__ __forceinline__ void conv_entity(const spec_step_block *step, const spec_conv_args &a, int rows, int parts,
                                                    int entity, int c)
@@ -274,7 +276,7 @@ static __device__ __forceinline__ void conv_entity(const spec_step_block *step, 
     const int part = is_row ? 0 : (entity - rows) % (parts + 1);
     const int n_entry = GATED && !a.replay_y ? 0 : s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
     if (part == parts) {
-        if (s.n_fed == 0) in.advance_window(s.n_advance, c); /* the chain in front */
+        if (s.n_fed == 0) in.advance_window(s.n_advance, rows > 0, c); /* the chain in front */
         return grid_wait();
     }
     if (!is_row && part >= n_entry) return grid_wait();
@@ -396,7 +398,7 @@ template <typename T, int N> struct conv_tiles {
         const int c = tile * CONV_TILE - first;
         return c < a.n_channel ? c : -1;
     }
-    /* First; of the kernel's parameters, the step block and the list alone, as of conv_rest. */
+    /* First; of the kernel's parameters, the step block and the list alone, as of conv_rest, where there is one. seqs: 1, or any other. */
     __device__ __forceinline__ void find(const spec_step_block *step, const spec_conv_args &a, const int4 *listed, int seqs, int tid)
     {
         using known = conv_known<T, N>;

@@ -41,6 +41,7 @@ enum {
     STATE_TEAMS = STATE_RESIDENT / STATE_WALKERS, /* that walk where there are rounds, at most */
     LIST_THREADS = 128,
     LIST_ROWS = 2,   /* of a sequence, whose steps each scan finds sooner than all together */
+    ROUND_ROWS = 8,  /* of a sequence, too few for rounds */
     LIST_ROUNDS = 24 /* a list's first word: the number of steps | rounds << LIST_ROUNDS, 0: one after the other */
 };
 
@@ -118,9 +119,9 @@ static __device__ __forceinline__ void multiply_dt(float2 (*time)[STATE_CHANNELS
     for (int e = 0; e < 4; e++) time[t][g + e / 2 * 8][e % 2].x = front[e] + sum[e];
 }
 
-/* T: of x, B, C and the caches. arranged: y once more, in `order` (cuda_linear.cuh), or NULL. A thread for each step of
- * a chunk and channel of the block. */
-template <typename T>
+/* T: of x, B, C and the caches. ROUNDS: lists may have rounds. arranged: y once more, in `order` (cuda_linear.cuh), or NULL. A thread for
+ * each step of a chunk and channel of the block. */
+template <typename T, bool ROUNDS>
 static __global__ void __launch_bounds__(STATE_RESIDENT)
 scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_saved, const cuda_steps listed,
                   uint16_t *arranged, linear_order order)
@@ -137,7 +138,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     if (n_seq >= step->n_seq) return grid_wait();
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const int32_t *const list = listed.list + (size_t)n_seq * (1 + listed.room);
-    const int n_listed = listed.list ? list[0] : -1, n_round = n_listed < 0 ? 0 : n_listed >> LIST_ROUNDS;
+    const int n_listed = listed.list ? list[0] : -1, n_round = !ROUNDS || n_listed < 0 ? 0 : n_listed >> LIST_ROUNDS;
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
     /* --- 1: before the wait: the stored state, weights of dt, the list of steps --- */
@@ -377,21 +378,31 @@ static int saved_most(const spec_queue *q, int n_node)
     return q->shape.grows && in_tree < STATE_ANCESTORS ? (int)STATE_ANCESTORS : in_tree;
 }
 
-template <typename T>
+/* May the pass's lists have rounds? Those of wide levels of growing trees: for others they are slower, or their code is. */
+static bool has_rounds(const spec_queue *q) { return q->shape.grows && q->shape.rows > ROUND_ROWS * q->shape.seqs; }
+
+template <typename T, bool ROUNDS>
 static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, cuda_pass *pass, spec_status *status)
 {
     const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
     const int n_saved = saved_most(q, a->n_node);
-    const bool is_listed = pass->steps.n_node == a->n_node && pass->steps.chunk == chunk;
+    const bool is_listed = pass->steps.n_node == a->n_node && (!ROUNDS || pass->steps.chunk == chunk);
     const cuda_steps listed = is_listed ? pass->steps : cuda_steps();
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_saved, p.ld_w);
     if (bytes > q->dev->shared_most) return false;
-    scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
+    auto *const kernel = scan_state_kernel<T, ROUNDS>;
+    scan_allow_shared(q->dev, kernel, bytes);
     uint16_t *const arranged = speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL);
-    *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
+    *status = cuda_launch(q, "scan", kernel, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
                           dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_saved, listed,
                           arranged, pass->out.order);
     return true;
+}
+
+template <typename T>
+static bool launch_type(spec_queue *q, const spec_scan_args *a, const dt_product &p, cuda_pass *pass, spec_status *status)
+{
+    return has_rounds(q) ? launch<T, true>(q, a, p, pass, status) : launch<T, false>(q, a, p, pass, status);
 }
 
 static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
@@ -407,7 +418,7 @@ bool speci_cuda_lists_steps(const spec_queue *q, const spec_scan_args *a)
 spec_status speci_cuda_list_steps(spec_queue *q, const spec_scan_args *a, bool releases, cuda_steps *out)
 {
     *out = q->steps;
-    out->n_node = a->n_node, out->chunk = chunk_steps(q, cuda_div_up(a->n_head, STATE_CHANNELS));
+    out->n_node = a->n_node, out->chunk = has_rounds(q) ? chunk_steps(q, cuda_div_up(a->n_head, STATE_CHANNELS)) : 0;
     const size_t bytes = scan_steps::bytes(a->n_node);
     scan_allow_shared(q->dev, scan_list_kernel, bytes);
     return cuda_launch(q, "scan", scan_list_kernel, dim3((unsigned)q->shape.seqs), dim3(LIST_THREADS), bytes, 1, q->d_step,
@@ -428,9 +439,9 @@ bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, cuda_pass *pa
     const dt_product none = {};
     if (!has_kernel(q, a)) return false;
     switch (a->dtype) {
-    case SPEC_DTYPE_BF16: return launch<__nv_bfloat16>(q, a, none, pass, status);
-    case SPEC_DTYPE_F16: return launch<__half>(q, a, none, pass, status);
-    default: return launch<float>(q, a, none, pass, status);
+    case SPEC_DTYPE_BF16: return launch_type<__nv_bfloat16>(q, a, none, pass, status);
+    case SPEC_DTYPE_F16: return launch_type<__half>(q, a, none, pass, status);
+    default: return launch_type<float>(q, a, none, pass, status);
     }
 }
 
@@ -438,5 +449,5 @@ bool speci_cuda_scan_dt(spec_queue *q, const cuda_linear_args *dt, const spec_sc
 {
     if (!has_kernel(q, a) || !has_product(a, dt)) return false;
     const dt_product p = { dt->w->data, dt->x.data, dt->w->ld, dt->x.ld, dt->n_in };
-    return a->dtype == SPEC_DTYPE_BF16 ? launch<__nv_bfloat16>(q, a, p, pass, status) : launch<__half>(q, a, p, pass, status);
+    return a->dtype == SPEC_DTYPE_BF16 ? launch_type<__nv_bfloat16>(q, a, p, pass, status) : launch_type<__half>(q, a, p, pass, status);
 }

@@ -207,8 +207,8 @@ __device__ __forceinline__ int scan_steps::at(int t) const
     return n | (w & STEP_FROM) | (is_level ? waited[n] << 20 : 0);
 }
 
-/* Returns how many rounds there are; 0: the steps are no chunk, or so much of a chain that one after the other is as
- * good. All threads call it. One step stores at most, the last that the other order has. */
+/* Returns how many rounds there are; 0: the steps are no chunk, or fewer than four to a round, where one after the other
+ * is faster (measured). All threads call it. One step stores at most, the last that the other order has. */
 __device__ __forceinline__ int scan_steps::build_rounds(const spec_step_block *step, const spec_step_seq &s, int chunk)
 {
     int32_t *const needed = waited, *const order = first, *const place = traversal; /* order: by depth, then by number */
@@ -234,7 +234,7 @@ __device__ __forceinline__ int scan_steps::build_rounds(const spec_step_block *s
     if (there && n_path + before == n_step - 1) order[n_tree] = depth;
     __syncthreads();
     const int n_round = n_path + order[n_tree] + 1;
-    if (n_step > chunk || n_round > STEP_ROUNDS || 2 * n_round > n_step) return 0;
+    if (n_step > chunk || n_round > STEP_ROUNDS || 4 * n_round > n_step) return 0;
     const int behind = !there ? 0 : parent[i] < 0 ? n_path : place[parent[i]] + 1;
     if (there)
         word[before] = i | behind << 16 | (i >= s.n_fed ? STEP_OUT : 0) | (i == s.n_advance - 1 ? STEP_STORE : 0) |
