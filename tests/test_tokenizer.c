@@ -403,6 +403,31 @@ static void test_stripped(void **state)
     }
 }
 
+/* What the tokenizers package (0.23.3) makes of merges whose right halves have a prefix: what they become has it once. */
+static void test_prefixed(void **state)
+{
+    static const char json[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":null,"
+        "\"model\":{\"type\":\"BPE\",\"continuing_subword_prefix\":\"##\","
+        "\"vocab\":{\"a\":0,\"##b\":1,\"ab\":2,\"##c\":3,\"##bc\":4,\"abc\":5},"
+        "\"merges\":[[\"a\",\"##b\"],[\"##b\",\"##c\"],[\"ab\",\"##c\"]]}}";
+    static const struct {
+        const char *text;
+        size_t n;
+        int32_t ids[2];
+    } cases[] = { { "ab", 1, { 2 } }, { "abc", 1, { 5 } }, { "abbc", 2, { 2, 4 } }, { "ac", 2, { 0, 3 } } };
+    spec_tokenizer *t;
+    (void)state;
+    OK(open_bytes(&t, json, sizeof json - 1, NULL));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        ids list = encode(t, cases[i].text, strlen(cases[i].text), 0);
+        if (list.n != cases[i].n || memcmp(list.id, cases[i].ids, list.n * sizeof *list.id) != 0)
+            fail_msg("\"%s\": %zu ids, the first %d", cases[i].text, list.n, list.n ? list.id[0] : -1);
+        free(list.id);
+    }
+    spec_tokenizer_close(t);
+}
+
 /* The table of Nmt, of all characters, as the tokenizers package (0.23.3) has it: how many become spaces and how many go, and the sums of
  * their numbers. */
 static void test_nmt(void **state)
@@ -1083,7 +1108,7 @@ int main(void)
         cmocka_unit_test(test_too_large),    cmocka_unit_test(test_stripped),   cmocka_unit_test(test_beside_taken),
         cmocka_unit_test(test_broken_piece), cmocka_unit_test(test_nmt),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused), cmocka_unit_test(test_overlaps),
-        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_utf8),          cmocka_unit_test(test_prefixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
