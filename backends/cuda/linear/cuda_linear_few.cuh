@@ -43,6 +43,17 @@ template <typename W, int MT, int NT> struct few_block {
 /* Blocks that a multiprocessor has room for. A third leaves too few registers to unpack with. */
 template <typename W> static constexpr int few_blocks(int nt, int depth) { return nt == 1 && depth == 2 && !W::unpacks ? 3 : 2; }
 
+/* Entities of the convolution that are no rows (cuda_conv.cuh): a block takes MMA_THREADS channels of one at a time, so many across; and
+ * how many that are in all. */
+static __host__ __device__ __forceinline__ int conv_across(const linear_extra<LINEAR_CONV> &extra)
+{
+    return (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS;
+}
+static __device__ __forceinline__ int conv_entities(const linear_extra<LINEAR_CONV> &extra)
+{
+    return conv_across(extra) * extra.seqs * (extra.parts + 1);
+}
+
 template <typename W, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
 static __global__ void __launch_bounds__(MMA_THREADS, few_blocks<W>(NT, DEPTH))
 linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const typename W::type *x, int ld_x, int n_in, int aligned,
@@ -88,7 +99,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
         if (n_block > 0) weights.copy(ring, 0, false);
         copy_commit();
         /* What an entry asks for is on its way while the rows' ancestors are found. */
-        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS, entities = across * extra.seqs * (extra.parts + 1);
+        const int across = conv_across(extra), entities = conv_entities(extra);
         conv_rest<T> rest = { step, extra.conv, extra.ancestors, extra.parts, extra.seqs };
         int i = (int)blockIdx.y, turn = 0;
         rest.ask(i / across, turn, i % across * MMA_THREADS + tid);
@@ -112,7 +123,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     }
     const int n_row = step->n_row_run;
     if constexpr (CONV && !REST) {
-        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS, entities = across * extra.seqs * (extra.parts + 1);
+        const int across = conv_across(extra), entities = conv_entities(extra);
 #pragma unroll 1
         for (int i = (int)blockIdx.y; i < entities; i += (int)gridDim.y)
             conv_entity<T, 1>(step, extra.conv, 0, extra.parts, i / across, i % across * MMA_THREADS + tid);
@@ -245,7 +256,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
  * each block gets one, if there are enough. */
 static int conv_parts(const linear_extra<LINEAR_CONV> &extra, int rows, int blocks)
 {
-    const int each = cuda_div_up(extra.conv.n_channel, MMA_THREADS) * extra.seqs, most = blocks / each - 1;
+    const int each = conv_across(extra) * extra.seqs, most = blocks / each - 1;
     return rows > CONV_FEW * extra.seqs && most > CONV_PARTS ? most : (int)CONV_PARTS;
 }
 

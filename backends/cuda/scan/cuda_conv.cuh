@@ -235,7 +235,7 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
         }
     }
     /* The place in the window of the m-th newest. */
-    __device__ __forceinline__ T *absorbed(int m, int c) const
+    __device__ __forceinline__ T *in_window(int m, int c) const
     {
         return channels(a.window, (s.slot * 2 + s.parity) * (a.width - 1) + a.width - 2 - m, c);
     }
@@ -253,7 +253,7 @@ template <typename T, int V, bool GATED = false> struct conv_inputs {
         for (int m = 0; m < CONV_WIDTH_MAX - 1; m++) {
             if (m >= n || (m < n_new && !with_rows)) continue;
             if (m < n_new) row(u[m], s.first_row + n_new - 1 - m, c);
-            store_channels<T, V>(absorbed(m, c), u[m]);
+            store_channels<T, V>(in_window(m, c), u[m]);
         }
     }
 };
@@ -363,7 +363,7 @@ template <typename T> struct conv_rest {
         }
 #pragma unroll
         for (int m = 0; m < CONV_WIDTH_MAX - 1; m++)
-            if (is == WINDOW && m >= s.n_advance) *in.absorbed(m, c) = known[m];
+            if (is == WINDOW && m >= s.n_advance) *in.in_window(m, c) = known[m];
         grid_wait();
         if (is == ENTRY) ((T *)a.replay_y)[((size_t)n_seq * 2 * a.n_node + j) * a.n_channel + c] = from_f32<T>(y[0]);
     }
@@ -386,7 +386,8 @@ template <typename T, int N> struct conv_rows {
 };
 
 /* Up to N rows of a pass, by a block of 16 N threads or more that makes their inputs, CONV_TILE channels after others: tile i
- * of what it makes is channels 16 i - first and on, or has none. Path, nodes fed and the window are not its (conv_rest). */
+ * of what it makes is channels 16 i - first and on, or has none. Path, nodes fed and the window are not its (conv_entity,
+ * conv_rest). */
 template <typename T, int N> struct conv_tiles {
     conv_rows<T, N> *rows;
     const char *from; /* 16 bytes of conv_known that the thread copies, of channel 0; NULL: none */
@@ -419,7 +420,7 @@ template <typename T, int N> struct conv_tiles {
             rows->at[r][k] = at;
             if (at < 0) from = (const char *)in.known(up, tid % HALVES * (16 / (int)sizeof(T)));
             to = (int)offsetof(known, u) + tid * 16, pitch = (int)sizeof(T);
-            rows->kept[r] = in.kept(i, 0), rows->window[r] = m >= 0 && m < a.width - 1 ? in.absorbed(m, 0) : NULL;
+            rows->kept[r] = in.kept(i, 0), rows->window[r] = m >= 0 && m < a.width - 1 ? in.in_window(m, 0) : NULL;
         }
     }
     /* Has what is known of a tile copied to the place of this turn or (ahead 1) the next; to be waited for in front of the
