@@ -372,6 +372,14 @@ static void test_other_formats(void **state)
     }
 }
 
+static void expect_ids(const spec_tokenizer *t, const char *text, const int32_t *id, size_t n, const char *what)
+{
+    ids list = encode(t, text, strlen(text), 0);
+    if (list.n != n || memcmp(list.id, id, n * sizeof *id) != 0)
+        fail_msg("%s, \"%s\": %zu ids, the first %d", what, text, list.n, list.n ? list.id[0] : -1);
+    free(list.id);
+}
+
 /* What the tokenizers package (0.23.3) makes of a text whose spaces go: only where none did is a mark put in front. */
 static void test_stripped(void **state)
 {
@@ -395,10 +403,7 @@ static void test_stripped(void **state)
         spec_tokenizer *t;
         const int n = snprintf(json, sizeof json, form, cases[i].left);
         OK(open_bytes(&t, json, (size_t)n, NULL));
-        ids list = encode(t, cases[i].text, strlen(cases[i].text), 0);
-        if (list.n != cases[i].n || memcmp(list.id, cases[i].ids, list.n * sizeof *list.id) != 0)
-            fail_msg("strip_left %s, \"%s\": %zu ids, the first %d", cases[i].left, cases[i].text, list.n, list.n ? list.id[0] : -1);
-        free(list.id);
+        expect_ids(t, cases[i].text, cases[i].ids, cases[i].n, path_of("strip_left %s", cases[i].left));
         spec_tokenizer_close(t);
     }
 }
@@ -419,12 +424,7 @@ static void test_prefixed(void **state)
     spec_tokenizer *t;
     (void)state;
     OK(open_bytes(&t, json, sizeof json - 1, NULL));
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        ids list = encode(t, cases[i].text, strlen(cases[i].text), 0);
-        if (list.n != cases[i].n || memcmp(list.id, cases[i].ids, list.n * sizeof *list.id) != 0)
-            fail_msg("\"%s\": %zu ids, the first %d", cases[i].text, list.n, list.n ? list.id[0] : -1);
-        free(list.id);
-    }
+    for (size_t i = 0; i < COUNT(cases); i++) expect_ids(t, cases[i].text, cases[i].ids, cases[i].n, "a prefix");
     spec_tokenizer_close(t);
 }
 
