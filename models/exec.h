@@ -157,6 +157,7 @@ extern const speci_exec_kind speci_exec_own; /* models/own */
 /* What every executor begins with. */
 struct speci_exec {
     const speci_exec_kind *kind;
+    void *state;        /* the kind's own */
     const spec_model *model;
     int32_t n_logit;    /* columns of the logits: speci_model_n_logit */
     float *logits;      /* device f32 [rows][n_logit] of the last decode pass, from attach on */

@@ -610,7 +610,8 @@ static void check_beginning_anew(taps_worker *w)
 /* What a tap of this type takes. */
 static uint64_t tap_bytes(const taps_worker *w, spec_dtype type)
 {
-    const net_shape *s = &net_of(w->net)->shape;
+    const net_exec *net = w->net->state;
+    const net_shape *s = &net->shape;
     return taps_tensor_bytes(s->n_row_decode, w->model->dim, type) + taps_tensor_bytes(s->chunk, w->model->dim, type);
 }
 

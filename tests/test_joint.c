@@ -295,9 +295,10 @@ static void pages(void **state)
     OK(w.net->kind->prefill(w.net, 0, ids, N_FIRST, NULL));
     OK(w.net->kind->forward(w.net, &in, 1, NULL, NULL));
     w.net->kind->commit(w.net, 0, all, N_PATH);
-    assert_int_equal(net_of(w.net)->seqs[0].n_page, 1);
+    const net_exec *net = w.net->state;
+    assert_int_equal(net->seqs[0].n_page, 1);
     OK(w.net->kind->prefill(w.net, 0, ids, 1, NULL));
-    assert_int_equal(net_of(w.net)->seqs[0].n_page, 2);
+    assert_int_equal(net->seqs[0].n_page, 2);
     close_net(&w);
     spec_model_close(m);
 }

@@ -251,8 +251,10 @@ static void seeds(void **state)
 
 static int32_t n_free_pages(const spec_session *s)
 {
-    const net_exec *drafter = net_of(support_drafter_exec(s));
-    return net_of(s->exec)->n_free + (drafter ? drafter->n_free : 0);
+    const net_exec *target = s->exec->state;
+    const speci_exec *own = support_drafter_exec(s);
+    const net_exec *drafter = own ? own->state : NULL;
+    return target->n_free + (drafter ? drafter->n_free : 0);
 }
 
 static void forks_that_do_not_fit(void **state)
@@ -264,7 +266,7 @@ static void forks_that_do_not_fit(void **state)
     trace t = { 0 };
     int32_t copy = -5, copies[2];
     const int32_t seq = begin_between(&b, &sampled, &t);
-    net_exec *const nets[] = { net_of(b.s->exec), net_of(support_drafter_exec(b.s)) };
+    net_exec *const nets[] = { b.s->exec->state, support_drafter_exec(b.s)->state };
     for (int i = 0; i < 2; i++) {
         const int32_t n_free = nets[i]->n_free, all = n_free_pages(b.s);
         nets[i]->n_free = 2;
@@ -1276,7 +1278,7 @@ static void writes_that_fail(void **state)
     }
     assert_true(at > 4);
     for (int i = 0; i < 2; i++) {
-        net_exec *const net = net_of(i ? support_drafter_exec(b.s) : b.s->exec);
+        net_exec *const net = (i ? support_drafter_exec(b.s) : b.s->exec)->state;
         stream f = { 0 };
         net->seqs[seq].broken = true;
         FAILS(spec_sequence_save(b.s, seq, support_to_stream, &f), SPEC_E_STATE, "an earlier pass failed");

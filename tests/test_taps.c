@@ -213,7 +213,8 @@ static bool is_final_norm(const spec_model *m, const spec_op *op)
 static void check_plans(taps_worker *with, taps_worker *without)
 {
     for (int32_t phase = 0; phase < 2; phase++) {
-        const net_plans *a = &net_of(with->net)->plans, *b = &net_of(without->net)->plans;
+        const net_exec *first = with->net->state, *second = without->net->state;
+        const net_plans *a = &first->plans, *b = &second->plans;
         int32_t j = 0, n_keep = 0;
         for (int32_t i = 0; i < a->n_op[phase]; i++) {
             const spec_op *op = &a->ops[phase][i];
@@ -244,7 +245,8 @@ static void check_plans(taps_worker *with, taps_worker *without)
 
 static uint64_t expected_bytes(const taps_worker *w)
 {
-    const net_shape *s = &net_of(w->net)->shape;
+    const net_exec *net = w->net->state;
+    const net_shape *s = &net->shape;
     uint64_t n = 0;
     for (int32_t i = 0; i < w->n_tap; i++) {
         const spec_dtype type = i == norm_of(w) ? w->model->dtype : SPEC_DTYPE_F32;

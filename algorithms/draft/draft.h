@@ -211,6 +211,19 @@ speci_draft_way speci_draft_way_of(const speci_drafters *all, uint64_t drafters,
 spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending);
 /* Does it find its proposals in texts? Kinds that are made from text do, unless they run a model: microseconds, and no trace. */
 static inline bool speci_draft_looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
+/* The first n drafters see the last n_new ids of q as committed. */
+void speci_drafters_committed(speci_drafters *all, int32_t n, const speci_draft_seq *q, int32_t n_new);
+/* What came of a proposal that was scored and verified as it was: the nodes of its path, the root first. */
+typedef struct speci_draft_outcome {
+    const spec_tree *tree;
+    const int32_t *path;
+    int32_t n_path;
+    int32_t by;            /* who made it: speci_draft_seq */
+    const uint8_t *maker;
+    spec_builder *builder;
+} speci_draft_outcome;
+/* Counts it, and tells the builder. */
+void speci_drafters_tell(speci_drafters *all, const speci_draft_outcome *o);
 /* Reads n bytes of a saved sequence that nobody has a use for. */
 spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg);
 /* Brings the trees that d has left on the device, when all that was enqueued is there; or, with an error, drops them. */

@@ -1,4 +1,4 @@
-/* draft_combine.c - several drafters in one session: the first that proposes, or the union of what they propose. */
+/* draft_combine.c - several drafters in one session: the first that proposes, or the union of what they propose; and what came of that. */
 #include "algorithms/draft/draft.h"
 
 #include <string.h>
@@ -174,4 +174,38 @@ spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way,
     else SPEC_TRY(ask_first(all, way, seqs, n));
     if (all->draft[way->last].grown) *pending = &all->draft[way->last];
     return SPEC_OK;
+}
+
+/* --- what came of them --- */
+
+void speci_drafters_committed(speci_drafters *all, int32_t n, const speci_draft_seq *q, int32_t n_new)
+{
+    for (int32_t k = 0; k < n; k++) {
+        speci_draft *d = &all->draft[k];
+        if (d->kind->committed) d->kind->committed(d, q, n_new);
+    }
+}
+
+/* Where on the path drafts were accepted: at which rank, or nowhere among a node's children. */
+static void tell_builder(const speci_draft_outcome *o)
+{
+    int32_t ranks[SPEC_MAX_DEPTH + 1], n = 0;
+    for (int32_t i = 1; i < o->n_path; i++) ranks[n++] = o->tree->rank[o->path[i]];
+    if (speci_tree_next_child(o->tree, o->path[o->n_path - 1], -1) >= 0) ranks[n++] = -1;
+    spec_builder_observe(o->builder, o->tree->n, ranks, n);
+}
+
+/* A node of a union is the first drafter's that has proposed it. */
+void speci_drafters_tell(speci_drafters *all, const speci_draft_outcome *o)
+{
+    if (o->builder && o->builder->kind->observe) tell_builder(o);
+    for (int32_t k = 0; k < all->n; k++) {
+        spec_drafter_stats *c = &all->draft[k].stats;
+        int32_t drafted = 0, accepted = 0;
+        for (int32_t i = 1; i < o->tree->n; i++) drafted += o->by >= 0 ? o->by == k : o->maker && o->maker[i] == k;
+        for (int32_t i = 1; i < o->n_path; i++) accepted += o->by >= 0 ? o->by == k : o->maker && o->maker[o->path[i]] == k;
+        c->n_drafted += drafted;
+        c->n_accepted += accepted;
+        c->n_proposed += drafted > 0;
+    }
 }

@@ -2,8 +2,8 @@
  *
  * The executor's state covers committed tokens only. Each draft first commits what the executor was fed and what was since
  * accepted, then feeds the committed tokens that it has not seen (the last of them is the pending token, the root) as a chain
- * (draft_follow.c), and below it the nodes that the builder wants to know more of (draft_grow.c, draft_expand.c), as one growing
- * tree whose states are never stored: the next draft replays what was accepted. */
+ * (draft_grow.c), and below it the nodes that the builder wants to know more of (there, or draft_expand.c), as one growing tree whose
+ * states are never stored: the next draft replays what was accepted. */
 #include "algorithms/draft/draft_model.h"
 
 #include <string.h>

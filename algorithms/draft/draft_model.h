@@ -1,5 +1,5 @@
-/* draft_model.h - a model or a head as drafter: what draft_model.c, draft_follow.c, draft_vocab.c, draft_grow.c, draft_expand.c,
- * draft_write.c, draft_save.c, draft_again.c, draft_chain.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
+/* draft_model.h - a model or a head as drafter: what draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c,
+ * draft_save.c, draft_again.c, draft_chain.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
 #ifndef SPEC_DRAFT_MODEL_H
 #define SPEC_DRAFT_MODEL_H
 
@@ -141,7 +141,7 @@ int32_t speci_draft_positions(const model_draft *m, int32_t n_ctx);
 /* For its ids, so that steps take no memory: all of a context. */
 int64_t speci_draft_room_of(const model_draft *m, const speci_draft_seq *q);
 
-/* In step with the sequence (draft_follow.c). It begins anew in the drafter's ids, all of q->ids; and goes on with those that are new; a
+/* In step with the sequence (draft_grow.c). It begins anew in the drafter's ids, all of q->ids; and goes on with those that are new; a
  * head sees those whose rows were told. */
 spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q);
 spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q);

@@ -1,6 +1,6 @@
 /* draft_vocab.c - the vocabulary of a model that drafts: the target's, or another one (algorithms.md 18).
  *
- * With another one the sequence is kept in the drafter's ids (draft_follow.c), and there are two ways to draft:
+ * With another one the sequence is kept in the drafter's ids (draft_grow.c), and there are two ways to draft:
  *
  *   intersection   logits go to the places of the target's ids; those without a twin are -infinity (spec_gather_args).
  *                  Distributions made of them are restricted and normalised before anything is drawn, and all that follows

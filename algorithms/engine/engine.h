@@ -165,7 +165,7 @@ struct spec_session {
     int32_t *scratch;               /* [SPECI_MAX_NODE] */
 };
 
-/* The live sequence `seq`, or an error (engine_enter.c). */
+/* The live sequence `seq`, or an error (engine_access.c). */
 spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out);
 /* A number that is not in use, or E_FULL (engine_sequence.c). */
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
@@ -194,20 +194,11 @@ spec_status speci_hidden_path(spec_session *s, const speci_draft_seq *q, const e
 spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n);
 /* Adds ids [n]. */
 spec_status speci_sequence_take_ids(const spec_session *s, engine_seq *q, const int32_t *ids, size_t n);
-/* Drafters (engine_proposal.c). What they are told of a sequence; `tree` is theirs to fill, as deep as emitted tokens fit its limit. */
+/* Drafters (engine_access.c). What they are told of a sequence; `tree` is theirs to fill, as deep as emitted tokens fit its limit. */
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq);
 /* Of what it is by now: drafters that have begun see the ids that are new to them as committed. */
 void speci_sequence_tell(spec_session *s, const speci_draft_seq *ask);
-/* Its proposal of this round becomes the root alone. */
-void speci_proposal_begin(engine_seq *q, uint64_t round);
-/* Asks for proposals for the first n_ask sequences of r, by one way to draft. Trees that stand on the device then are r->pending's. */
-spec_status speci_propose(spec_session *s, engine_round *r, int32_t way, int32_t n_ask);
-/* All proposals of r are with the host; after an error, `status`, they are given up. A tree of more nodes than the session planned for
- * loses the last slots, whatever they hold. Returns status. */
-spec_status speci_proposals_end(spec_session *s, const engine_round *r, spec_status status);
-/* What came of one that was scored and verified as it was: to its builder, to counts, to the choice. */
-void speci_proposal_tell(spec_session *s, const engine_part *p);
-/* Has somebody asked to stop? (engine_enter.c) */
+/* Has somebody asked to stop? (engine_access.c) */
 bool speci_session_stopped(void *session);
 
 /* What every public function of a session begins with: E_INVALID without one, E_STATE if it is in a call; left at the function's end. */

@@ -46,6 +46,62 @@ static void forget_scores(spec_session *s)
 
 /* --- DRAFT --- */
 
+/* The proposal of this round is the root alone. */
+static void begin_proposal(engine_seq *q, uint64_t round)
+{
+    engine_proposal *p = &q->proposal;
+    p->tree.n = 0, p->tree.kind = SPEC_TREE_DETERMINISTIC;
+    (void)spec_tree_add(&p->tree, -1, q->ids[q->n_ids - 1], 1);
+    p->round = round;
+    p->arm = p->by = -1;
+    p->asked = false;
+    p->n_match = 0;
+    p->builder = NULL;
+    p->depth = 0;
+}
+
+/* Asks for proposals for the first n_ask sequences, by one way to draft. Trees that stand on the device then are r->pending's. */
+static spec_status propose(spec_session *s, engine_round *r, int32_t way, int32_t n_ask)
+{
+    const speci_draft_way *w = &s->ways[way];
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_ask; i++) {
+        engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
+        speci_draft_seq *ask = &s->asked[n];
+        *ask = speci_sequence_asked(s, r->seqs[i]);
+        ask->least = w->least;
+        p->arm = way;
+        p->builder = w->only; /* it sees the steps without room for a draft, too */
+        p->asked = ask->depth_max > 0;
+        n += p->asked;
+    }
+    if (n == 0) return SPEC_OK;
+    SPEC_TRY(speci_draft_enqueue(&s->drafters, w, s->asked, n, &r->pending));
+    for (int32_t i = 0; i < n; i++) {
+        engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
+        p->by = s->asked[i].by, p->builder = s->asked[i].builder;
+        p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
+        p->repeats = s->seqs[s->asked[i].seq].repeats;
+    }
+    r->queued = r->pending != NULL;
+    return SPEC_OK;
+}
+
+/* All proposals are with the host; after an error, `status`, they are given up. A tree of more nodes than the session planned for loses
+ * the last slots, whatever they hold. Returns status. */
+static spec_status end_proposals(spec_session *s, const engine_round *r, spec_status status)
+{
+    for (int32_t i = 0; i < r->n; i++) {
+        engine_seq *q = &s->seqs[r->seqs[i]];
+        spec_tree *t = &q->proposal.tree;
+        if (status != SPEC_OK) begin_proposal(q, s->n_round);
+        if (t->n <= s->n_node) continue;
+        t->n = s->n_node;
+        speci_tree_forget_rows(t);
+    }
+    return status;
+}
+
 spec_status speci_draft_start(spec_session *s, engine_round *r)
 {
     const double start = s->now_ms();
@@ -53,13 +109,13 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     r->pending = NULL;
     r->plain = r->root_on_device = false;
     r->marked = r->queued = false;
-    for (int32_t i = 0; i < r->n; i++) speci_proposal_begin(&s->seqs[r->seqs[i]], s->n_round);
+    for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
     const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
     if (chooses && r->n == 1) speci_watch_alone(s, r->seqs[0]);
     const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
-    const spec_status status = arm > 0 ? speci_propose(s, r, arm - 1, chooses ? s->choice.n_ask : r->n) : SPEC_OK;
-    if (status != SPEC_OK || !r->pending) SPEC_TRY(speci_proposals_end(s, r, status));
+    const spec_status status = arm > 0 ? propose(s, r, arm - 1, chooses ? s->choice.n_ask : r->n) : SPEC_OK;
+    if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
     if (chooses) speci_ways_begin(s, arm, r->n, start);
     return SPEC_OK;
 }
@@ -237,7 +293,7 @@ spec_status speci_draft_read(spec_session *s, engine_round *r)
     spec_status status = wait(s, r);
     r->pending = NULL;
     status = speci_draft_take(d, status);
-    SPEC_TRY(speci_proposals_end(s, r, status));
+    SPEC_TRY(end_proposals(s, r, status));
     if (!r->by_shape) return SPEC_OK;
     fill_parts(s, r);
     return r->adjusted ? adjust(s, r) : SPEC_OK;
@@ -363,6 +419,15 @@ static spec_stop stop_of(const spec_session *s, const engine_seq *q)
     return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
 }
 
+/* What came of a proposal that was scored and verified as it was. */
+static void tell_outcome(spec_session *s, const engine_part *p)
+{
+    const engine_proposal *own = &s->seqs[p->seq].proposal;
+    speci_drafters_tell(&s->drafters, &(speci_draft_outcome){ .tree = &p->tree, .path = p->path, .n_path = p->n_path, .by = own->by,
+                                                              .maker = own->maker, .builder = own->builder });
+    if (p->round == s->outcome.round) speci_ways_tell(s, p);
+}
+
 /* Drafters are told of all parts, even if one of them fails: all are committed. */
 spec_status speci_commit_read(spec_session *s, engine_round *r)
 {
@@ -370,7 +435,7 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
         engine_seq *q = &s->seqs[p->seq];
-        if (p->round) speci_proposal_tell(s, p);
+        if (p->round) tell_outcome(s, p);
         q->n_ids += emitted(p, q->ids + q->n_ids);
         q->proposal.round = 0;
         q->part = -1;

@@ -78,6 +78,8 @@ spec_status speci_verify_batch_enqueue(speci_verify_batch *b);
 /* When what was enqueued is there: the walk of each device side. */
 spec_status speci_verify_batch_walk(const speci_verify_batch *b);
 
+/* The device side of a rule that follows the likeliest tokens (verify_walk.c): the pass has found them. */
+extern const speci_verify_device speci_verify_by_likeliest;
 /* Device sides that several rules share (verify_accept.c): one accept call per batch, its candidates drawn without
  * replacement, or with. A rule without draft probabilities has no candidates there. */
 extern const speci_verify_device speci_verify_by_accept, speci_verify_by_accept_repeat;

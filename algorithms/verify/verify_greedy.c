@@ -21,27 +21,6 @@ static spec_status walk(const spec_verify_args *a, int32_t *path, int32_t *n_pat
     return speci_verify_walk(decide, &copy, NULL, path, n_path, token);
 }
 
-/* --- in a session: the likeliest token of every node came with the pass --- */
-
-static spec_status decide_scored(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token)
-{
-    const speci_verify_item *x = *(const speci_verify_item *const *)arg;
-    (void)depth;
-    *token = x->likeliest[node];
-    *child = speci_tree_child_with(x->tree, node, *token);
-    return SPEC_OK;
-}
-
-static spec_status walk_scored(const speci_verify_batch *b, const speci_verify_item *items)
-{
-    (void)b;
-    for (const speci_verify_item *x = items; x; x = x->next)
-        SPEC_TRY(speci_verify_walk(decide_scored, &x, x, x->path, x->n_path, x->token));
-    return SPEC_OK;
-}
-
-static const speci_verify_device by_likeliest = { .walk = walk_scored };
-
 const speci_verify_rule speci_verify_greedy = {
     .id = SPEC_VERIFY_GREEDY,
     .name = "greedy",
@@ -49,5 +28,5 @@ const speci_verify_rule speci_verify_greedy = {
     .greedy = true,
     .auto_kinds = ~0u,
     .walk = walk,
-    .device = &by_likeliest,
+    .device = &speci_verify_by_likeliest,
 };

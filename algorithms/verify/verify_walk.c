@@ -18,6 +18,27 @@ spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, const spec
     return SPEC_OK;
 }
 
+/* --- by the likeliest token of every node, which came with the pass --- */
+
+static spec_status follow_likeliest(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token)
+{
+    const speci_verify_item *x = *(const speci_verify_item *const *)arg;
+    (void)depth;
+    *token = x->likeliest[node];
+    *child = speci_tree_child_with(x->tree, node, *token);
+    return SPEC_OK;
+}
+
+static spec_status walk_likeliest(const speci_verify_batch *b, const speci_verify_item *items)
+{
+    (void)b;
+    for (const speci_verify_item *x = items; x; x = x->next)
+        SPEC_TRY(speci_verify_walk(follow_likeliest, &x, x, x->path, x->n_path, x->token));
+    return SPEC_OK;
+}
+
+const speci_verify_device speci_verify_by_likeliest = { .walk = walk_likeliest };
+
 /* --- the trees of a pass: distributions first, then what each device side asks for, then the walks --- */
 
 void speci_verify_batch_add(speci_verify_batch *b, speci_verify_item *x)

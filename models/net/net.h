@@ -2,11 +2,10 @@
  *
  *   net_mixer_*.c   one file a mixer      net_emit.c      what they emit with      net_kept.c      what they keep
  *   net_plan.c      layers as two plans   net_shape.c     sizes                    net_executor.c  open, attach, close
- *   net_sequence.c  slots and KV pages    net_step.c      the step descriptor      net_pass.c      forward, flush
+ *   net_pass.c      sequences, and decode passes that move them: slots and KV pages, the step descriptor, forward, commit, flush
+ *   net_prefill.c   prompts               net_part.c      passes in parts          net_hooks.c     its row of hooks
  *   net_joint.c     accepted tokens fed again             net_save.c               copy, write, read
  *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up
- *   net_prefill.c   prompts                               net_hooks.c              its row of hooks
- *   net_part.c      passes in parts
  *   net_intake.c    what a head takes in                  net_token_info.c         what it knows of tokens
  *   net_token_table.c  the same as one table              net_token_pass.c         passes that make such tables */
 #ifndef SPEC_NET_H
@@ -174,7 +173,6 @@ typedef struct net_exec {
     spec_step_block *block;
     size_t block_cap;
 } net_exec;
-static inline net_exec *net_of(const speci_exec *exec) { return (net_exec *)exec; }
 
 /* --- the hooks of models/exec.h --- */
 
@@ -205,7 +203,7 @@ uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_
 spec_status speci_net_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);
 spec_status speci_net_read(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg);
 
-/* --- sequences (net_sequence.c) --- */
+/* --- sequences and passes (net_pass.c) --- */
 
 /* Zeroes the memory of the sequences that have begun: neighbours together, so that admitting many costs a few calls. */
 spec_status speci_net_zero_begun(net_exec *net);
@@ -213,14 +211,19 @@ spec_status speci_net_zero_begun(net_exec *net);
 spec_status speci_net_reserve(net_exec *net, net_seq *s, int32_t n);
 spec_status speci_net_check_live(const net_exec *net, int32_t slot);
 
-/* --- the step descriptor (net_step.c) --- */
-
-/* The largest one: every part at its capacity. */
+/* Bytes of the largest step descriptor: every part at its capacity. */
 size_t speci_net_block_bytes(const net_shape *s);
-/* A prefill pass of n tokens, run as `rows`. */
+/* Describes a prefill pass of n tokens, run as `rows`. */
 void speci_net_describe_prefill(net_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows);
-/* A decode pass over inputs that are checked. */
+/* Describes a decode pass over inputs that are checked. */
 void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed);
+/* Runs the pass that is described by one of the plans, and what arg-max is behind it unless that is NULL. */
+spec_status speci_net_run(net_exec *net, int32_t plan, const spec_argmax_args *argmax);
+/* Are ids [n] of the vocabulary? */
+spec_status speci_net_check_tokens(const net_exec *net, const int32_t *ids, size_t n);
+/* Inputs of a decode pass: checks one, and takes its pages, before the device is touched; notes what was run with this status. */
+spec_status speci_net_check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed);
+void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status);
 
 /* A head's token info (net_token_info.c): the device bytes of its table; makes it, of the target's embedding; gives it back. */
 size_t speci_net_info_bytes(const net_exec *net);
@@ -231,16 +234,9 @@ size_t speci_net_table_bytes(const net_exec *net);
 spec_status speci_net_make_table(net_exec *net, const spec_weight *factors);
 void speci_net_close_table(net_exec *net);
 
-/* What is pending and checked, for net_part.c (net_pass.c). */
-spec_status speci_net_check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed);
-void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status);
 /* The plan of HEAD (0) or INFO (1) (net_executor.c); without operations where there is nothing to do. */
 spec_plan speci_net_part_plan(const net_exec *net, int32_t i);
 
-/* Runs the pass that is described by one of the plans (net_pass.c), and what arg-max is behind it unless that is NULL. */
-spec_status speci_net_run(net_exec *net, int32_t plan, const spec_argmax_args *argmax);
-/* Are ids [n] of the vocabulary? */
-spec_status speci_net_check_tokens(const net_exec *net, const int32_t *ids, size_t n);
 /* Applies what is pending, and folds what states do not cover: n_recent is 0 behind it (net_settle.c). */
 spec_status speci_net_settle(net_exec *net, int32_t slot);
 

@@ -3,7 +3,7 @@
 
 void speci_net_memory(const speci_exec *exec, spec_memory *out)
 {
-    const net_exec *net = net_of(exec);
+    const net_exec *net = exec->state;
     out->bytes_model += speci_net_info_bytes(net);
     out->bytes_work += net->memory.work.n;
     out->bytes_state += net->memory.state.n;
@@ -89,7 +89,7 @@ spec_status speci_net_open(speci_exec **out, const spec_model *model, const spec
     *out = NULL;
     net_exec *net = speci_alloc(model->allocator, 1, sizeof *net);
     if (!net) return SPEC_E_NOMEM;
-    net->base = (speci_exec){ .kind = &speci_exec_net, .model = model, .n_logit = speci_model_n_logit(model) };
+    net->base = (speci_exec){ .kind = &speci_exec_net, .state = net, .model = model, .n_logit = speci_model_n_logit(model) };
     net->a = model->allocator;
     net->ops = model->backend->ops;
     net->dev = model->backend->dev;
@@ -105,7 +105,7 @@ spec_status speci_net_open(speci_exec **out, const spec_model *model, const spec
 
 void speci_net_close(speci_exec *exec)
 {
-    net_exec *net = net_of(exec);
+    net_exec *net = exec->state;
     for (int i = 0; i < NET_PLANS; i++) {
         if (net->prepared[i]) net->ops->plan_free(net->queue, net->prepared[i]);
         speci_free(net->a, net->plans.ops[i]);
@@ -134,7 +134,7 @@ void speci_net_close(speci_exec *exec)
 
 void speci_net_plans(const speci_exec *exec, spec_plan plans[2])
 {
-    const net_exec *net = net_of(exec);
+    const net_exec *net = exec->state;
     plans[0] = net->plan[0], plans[1] = net->plan[1];
 }
 
@@ -171,7 +171,7 @@ static void warn_of_long(const net_exec *net)
 
 spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
 {
-    net_exec *net = net_of(exec);
+    net_exec *net = exec->state;
     net->queue = queue;
     warn_of_long(net);
     SPEC_TRY(alloc_device(net));

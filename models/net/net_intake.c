@@ -28,7 +28,11 @@ void speci_net_take_intake(net_emitter *e)
     e->handed = net_take(&e->memory->work, (size_t)s->n_seq * (size_t)s->n_cache * (size_t)m->dim * sizeof *e->handed);
 }
 
-spec_view speci_net_given(const speci_exec *exec, int32_t tap) { return net_of(exec)->plans.given[tap]; }
+spec_view speci_net_given(const speci_exec *exec, int32_t tap)
+{
+    const net_exec *net = exec->state;
+    return net->plans.given[tap];
+}
 
 /* --- ends --- */
 

@@ -22,7 +22,7 @@ static spec_status run_aside(net_exec *net, int32_t i)
 spec_status speci_net_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
                                    const speci_exec_feed *feed)
 {
-    net_exec *net = net_of(exec);
+    net_exec *net = exec->state;
     const bool layers = part == SPECI_PART_LAYERS;
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(layers ? speci_net_check_input(net, &in[k], feed) : check_aside(net, &in[k]));
     speci_net_describe(net, in, n_in, feed);

@@ -24,7 +24,7 @@ static spec_status prefill_pass(net_exec *net, int32_t slot, const int32_t *ids,
 
 spec_status speci_net_prefill(speci_exec *exec, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks)
 {
-    net_exec *net = net_of(exec);
+    net_exec *net = exec->state;
     const speci_prefill_hooks none = { 0 }, *h = hooks ? hooks : &none;
     net_seq *s = &net->seqs[slot];
     if (n == 0) return SPEC_OK;

@@ -67,7 +67,7 @@ static spec_status copy_memory(net_exec *net, int32_t from, int32_t to)
 
 spec_status speci_net_copy(speci_exec *exec, int32_t from, int32_t to)
 {
-    net_exec *net = net_of(exec);
+    net_exec *net = exec->state;
     SPEC_TRY(speci_net_reserve(net, &net->seqs[to], speci_net_n_past(exec, from)));
     const spec_status status = copy_memory(net, from, to);
     if (status != SPEC_OK) speci_net_end(exec, to);
@@ -171,7 +171,7 @@ static span_sizes sizes_of(const net_exec *net, int32_t n_past, int32_t n_recent
 
 bool speci_net_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent)
 {
-    const net_exec *net = net_of(exec);
+    const net_exec *net = exec->state;
     return n_recent == 0 || (net->shape.n_recent_max > 0 && n_recent > 0 && n_recent <= n_past && n_recent < 2 * SPEC_CHUNK);
 }
 
@@ -198,7 +198,7 @@ static spec_status read_set(const net_exec *net, speci_get_fn get, void *arg)
 /* States, and as much again for each position: a count that a file claims is answered at once, however large. */
 uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent)
 {
-    const net_exec *net = net_of(exec);
+    const net_exec *net = exec->state;
     const uint64_t none = sizes_of(net, 0, 0).total, position = sizes_of(net, 1, 0).total - none;
     const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = speci_net_n_short(net->base.model) > 0;
     return set + none + (uint64_t)n_past * position + (uint64_t)n_recent * recent;
@@ -244,7 +244,7 @@ static spec_status read_span(void *arg, char *data, size_t bytes)
 
 spec_status speci_net_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg)
 {
-    net_exec *net = net_of(exec);
+    net_exec *net = exec->state;
     const net_seq *s = &net->seqs[slot];
     transfer t = { .net = net, .put = put, .arg = arg };
     t.cap = max_size(sizes_of(net, s->n_past, s->n_recent).largest, STAGE);
@@ -261,7 +261,7 @@ spec_status speci_net_write(speci_exec *exec, int32_t slot, speci_put_fn put, vo
 /* The bytes follow from the positions. */
 spec_status speci_net_read(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg)
 {
-    net_exec *net = net_of(exec);
+    net_exec *net = exec->state;
     net_seq *s = &net->seqs[slot];
     SPEC_TRY(read_set(net, get, arg));
     SPEC_TRY(speci_net_reserve(net, s, saved->n_past));

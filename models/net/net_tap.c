@@ -64,4 +64,8 @@ bool speci_net_has_tap(const net_shape *s, int32_t where)
     return false;
 }
 
-spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap) { return net_of(exec)->plans.taps[phase][tap]; }
+spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap)
+{
+    const net_exec *net = exec->state;
+    return net->plans.taps[phase][tap];
+}

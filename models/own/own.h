@@ -38,7 +38,6 @@ typedef struct own_exec {
     spec_step_node *nodes;  /* [n_seq * n_node] what was fetched of trees that grew on the device */
     spec_grow_node *grown;
 } own_exec;
-static inline own_exec *own_of(const speci_exec *exec) { return (own_exec *)exec; }
 
 /* speci_callback_status of the engine (own_sequence.c). */
 spec_status speci_own_told(const own_exec *own, const char *callback, uint64_t n_failure, spec_status status);

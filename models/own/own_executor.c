@@ -39,7 +39,7 @@ spec_status speci_own_open(speci_exec **out, const spec_model *model, const spec
     SPEC_TRY(check(model, p));
     own_exec *own = speci_alloc(model->allocator, 1, sizeof *own);
     if (!own) return SPEC_E_NOMEM;
-    own->base = (speci_exec){ .kind = &speci_exec_own, .model = model, .n_logit = speci_model_n_logit(model) };
+    own->base = (speci_exec){ .kind = &speci_exec_own, .state = own, .model = model, .n_logit = speci_model_n_logit(model) };
     own->app = model->own;
     own->ops = model->backend->ops, own->dev = model->backend->dev, own->a = model->allocator;
     own->n_seq = p->n_seq, own->n_node = p->n_node;
@@ -55,7 +55,7 @@ spec_status speci_own_open(speci_exec **out, const spec_model *model, const spec
 
 void speci_own_close(speci_exec *exec)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     for (int32_t i = 0; own->seqs && i < own->n_seq; i++) {
         own_seq *s = &own->seqs[i];
         speci_own_end(exec, i);
@@ -72,14 +72,14 @@ void speci_own_close(speci_exec *exec)
 void speci_own_plans(const speci_exec *exec, spec_plan plans[2])
 {
     plans[0] = plans[1] = (spec_plan){ .phase = SPEC_PHASE_DECODE };
-    plans[0].n_row_max = (int32_t)n_rows(own_of(exec));
+    plans[0].n_row_max = (int32_t)n_rows(exec->state);
 }
 
-void speci_own_memory(const speci_exec *exec, spec_memory *out) { out->bytes_work += logits_bytes(own_of(exec)); }
+void speci_own_memory(const speci_exec *exec, spec_memory *out) { out->bytes_work += logits_bytes(exec->state); }
 
 spec_status speci_own_attach(speci_exec *exec, spec_queue *queue, bool capture)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     void *at = NULL;
     (void)capture; /* no pass that could be */
     own->queue = queue;

@@ -77,7 +77,7 @@ static spec_status pass(own_exec *own, const speci_exec_input *in, int32_t n_in,
 spec_status speci_own_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(own, &in[k], feed));
     const spec_status status = pass(own, in, n_in, feed, tokens);
     for (int32_t k = 0; k < n_in && status == SPEC_E_DEVICE; k++) own->seqs[in[k].slot].broken = true;

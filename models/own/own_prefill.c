@@ -24,7 +24,7 @@ static spec_status give(own_exec *own, own_seq *s, const int32_t *ids, int32_t n
 
 spec_status speci_own_prefill(speci_exec *exec, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     own_seq *s = &own->seqs[slot];
     const speci_prefill_hooks none = { 0 }, *h = hooks ? hooks : &none;
     SPEC_TRY(speci_own_ready(own, slot));

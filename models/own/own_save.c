@@ -3,7 +3,7 @@
 
 spec_status speci_own_copy(speci_exec *exec, int32_t from, int32_t to)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     own_seq *f = &own->seqs[from], *t = &own->seqs[to];
     if (!own->app->fork)
         return speci_fail(SPEC_E_UNSUPPORTED, "the model %s cannot fork a sequence: it has no callback fork", exec->model->path);
@@ -38,7 +38,7 @@ static spec_status save(own_exec *own, own_seq *s, speci_app_writer *w)
 
 spec_status speci_own_seq_bytes(speci_exec *exec, int32_t slot, uint64_t *bytes)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     own_seq *s = &own->seqs[slot];
     speci_app_writer w = { 0 };
     SPEC_TRY(check_saves(own));
@@ -49,7 +49,7 @@ spec_status speci_own_seq_bytes(speci_exec *exec, int32_t slot, uint64_t *bytes)
 
 spec_status speci_own_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     own_seq *s = &own->seqs[slot];
     speci_app_writer w = { .put = put, .arg = arg };
     SPEC_TRY(save(own, s, &w));
@@ -61,7 +61,7 @@ spec_status speci_own_write(speci_exec *exec, int32_t slot, speci_put_fn put, vo
 /* No token is behind its states: it cannot lag. */
 spec_status speci_own_read(speci_exec *exec, int32_t slot, const speci_exec_saved *saved, speci_get_fn get, void *arg)
 {
-    own_exec *own = own_of(exec);
+    own_exec *own = exec->state;
     own_seq *s = &own->seqs[slot];
     speci_app_reader r = { .whose = "model", .left = saved->bytes, .get = get, .arg = arg };
     SPEC_TRY(check_saves(own));

@@ -16,7 +16,8 @@ spec_status speci_own_told(const own_exec *own, const char *callback, uint64_t n
 
 void speci_own_begin(speci_exec *exec, int32_t slot)
 {
-    own_seq *s = &own_of(exec)->seqs[slot];
+    own_exec *own = exec->state;
+    own_seq *s = &own->seqs[slot];
     s->live = true;
     s->known = s->broken = s->has_tree = false;
     s->n_past = s->n_path = s->n_fed = 0;
@@ -24,7 +25,7 @@ void speci_own_begin(speci_exec *exec, int32_t slot)
 
 void speci_own_end(speci_exec *exec, int32_t slot)
 {
-    const own_exec *own = own_of(exec);
+    const own_exec *own = exec->state;
     own_seq *s = &own->seqs[slot];
     if (s->known) own->app->end(own->app->user_data, s->seq);
     s->live = s->known = false;
@@ -79,20 +80,26 @@ spec_status speci_own_ready(own_exec *own, int32_t slot)
     return s->has_tree ? end_tree(own, s) : SPEC_OK;
 }
 
-spec_status speci_own_flush(speci_exec *exec, int32_t slot) { return speci_own_ready(own_of(exec), slot); }
+spec_status speci_own_flush(speci_exec *exec, int32_t slot) { return speci_own_ready(exec->state, slot); }
 
 void speci_own_commit(speci_exec *exec, int32_t slot, const int32_t *path, int32_t n_path)
 {
-    own_seq *s = &own_of(exec)->seqs[slot];
+    own_exec *own = exec->state;
+    own_seq *s = &own->seqs[slot];
     s->n_path = n_path > 0 ? n_path : 0;
     if (n_path > 0) memcpy(s->path, path, (size_t)n_path * sizeof *path);
     s->n_fed = 0;
 }
 
-void speci_own_break(speci_exec *exec, int32_t slot) { own_of(exec)->seqs[slot].broken = true; }
+void speci_own_break(speci_exec *exec, int32_t slot)
+{
+    own_exec *own = exec->state;
+    own->seqs[slot].broken = true;
+}
 
 int32_t speci_own_n_past(const speci_exec *exec, int32_t slot)
 {
-    const own_seq *s = &own_of(exec)->seqs[slot];
+    const own_exec *own = exec->state;
+    const own_seq *s = &own->seqs[slot];
     return s->n_past + s->n_path;
 }

@@ -1,7 +1,10 @@
-/* engine_enter.c - what a call begins with. One call at a time: a session is in no second call while it is in one, be that of another
- * thread or of a callback of the first. What spec_session_cancel has ended is over with the call that it ended. The call's sequences
- * are there. */
+/* engine_access.c - a session from outside: how a call enters it and finds its sequences, and what its drafters are told of one.
+ *
+ * One call at a time: a session is in no second call while it is in one, be that of another thread or of a callback of the first. What
+ * spec_session_cancel has ended is over with the call that it ended. */
 #include "algorithms/engine/engine.h"
+
+/* --- calls --- */
 
 spec_session *speci_session_enter(const spec_session *session)
 {
@@ -51,4 +54,23 @@ spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int3
             if (seqs[j] == seqs[i]) return speci_fail(SPEC_E_INVALID, "sequence %d is given twice", seqs[i]);
     }
     return SPEC_OK;
+}
+
+/* --- drafters --- */
+
+/* Drafts have use as deep as the limit goes: behind a path one token more is emitted. */
+speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
+    const int32_t room = speci_max32(0, speci_min32(q->n_limit - q->n_ids - 1, s->n_node - 1));
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .n_prompt = q->n_prompt,
+                              .sampling = &q->request.p.sampling, .step = q->n_step, .depth_max = room,
+                              .tree = &q->proposal.tree, .by = -1, .maker = q->proposal.maker };
+}
+
+void speci_sequence_tell(spec_session *s, const speci_draft_seq *ask)
+{
+    engine_seq *q = &s->seqs[ask->seq];
+    if (q->n_told < q->n_ids) speci_drafters_committed(&s->drafters, q->n_begun, ask, q->n_ids - q->n_told);
+    q->n_told = q->n_ids;
 }
