@@ -350,11 +350,45 @@ static spec_drafter *drafter_of(char letter, spec_model *model, witness *w, cons
     return d;
 }
 
-/* Two sequences at once, with unlike prompts. Returns how many drafts were accepted. */
-static int32_t check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], const int32_t want[2][N_NEW], const char *what)
+/* What steps have told of drafts: of each drafter, and at [n] of those that several have made, or none. */
+typedef struct told_drafts {
+    int32_t n; /* drafters */
+    struct {
+        int64_t n_tree, n_drafted, n_accepted;
+    } by[N_LIST + 1];
+} told_drafts;
+
+static void add_told(told_drafts *t, const spec_step_result *r)
+{
+    const int32_t k = r->drafter >= 0 ? r->drafter : t->n;
+    t->by[k].n_tree += r->n_drafted > 0, t->by[k].n_drafted += r->n_drafted, t->by[k].n_accepted += r->n_accepted;
+}
+
+/* Each drafter's counts are what steps have told of it; and nodes of trees that several have made count for one of them. Returns how many
+ * were accepted. */
+static int32_t check_counts(const spec_session *s, const told_drafts *t, const char *what)
+{
+    int64_t n_drafted = 0, n_accepted = 0, all = 0;
+    for (int32_t k = 0; k < t->n; k++) {
+        spec_drafter_stats c = SPEC_DRAFTER_STATS_INIT;
+        OK(spec_session_get_drafter_stats(s, &c, k));
+        const int64_t drafted = c.n_drafted - t->by[k].n_drafted, accepted = c.n_accepted - t->by[k].n_accepted,
+                      proposed = c.n_proposed - t->by[k].n_tree;
+        const bool good = drafted >= 0 && accepted >= 0 && accepted <= drafted && proposed >= 0 && proposed <= t->by[t->n].n_tree &&
+                          (drafted > 0) == (proposed > 0) && c.n_proposed <= c.n_asked;
+        if (!good) fail_msg("%s: counts of drafter %d", what, k);
+        n_drafted += drafted, n_accepted += accepted, all += c.n_accepted;
+    }
+    assert_int_equal(n_drafted, t->by[t->n].n_drafted);
+    assert_int_equal(n_accepted, t->by[t->n].n_accepted);
+    return (int32_t)all;
+}
+
+/* Two sequences at once, with unlike prompts, in a session of t->n drafters. */
+static void check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], const int32_t want[2][N_NEW], const char *what, told_drafts *t)
 {
     const spec_request options = { .struct_size = sizeof options, .ignore_eos = 1, .n_predict = N_NEW };
-    int32_t seqs[2], n_out[2] = { 0 }, n_accepted = 0;
+    int32_t seqs[2], n_out[2] = { 0 };
     for (int32_t i = 0; i < 2; i++) {
         OK(spec_sequence_add(s, &seqs[i], prompt[i], N_PROMPT, NULL));
         OK(spec_sequence_set_request(s, seqs[i], &options));
@@ -371,10 +405,10 @@ static int32_t check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], co
             assert_true(r[k].n_tokens > 0 && n_out[i] + r[k].n_tokens <= N_NEW);
             if (memcmp(r[k].tokens, want[i] + n_out[i], (size_t)r[k].n_tokens * sizeof(int32_t)) != 0)
                 fail_msg("%s: text %d differs from plain text behind %d tokens", what, i, n_out[i]);
-            n_out[i] += r[k].n_tokens, n_accepted += r[k].n_accepted;
+            n_out[i] += r[k].n_tokens;
+            add_told(t, &r[k]);
         }
     }
-    return n_accepted;
 }
 
 static void check_combination(spec_model *model, const combined *c, const int32_t prompt[2][N_PROMPT],
@@ -392,7 +426,9 @@ static void check_combination(spec_model *model, const combined *c, const int32_
     }
     p.n_seq = 2, p.n_ctx = 200, p.drafters = list, p.n_drafter = n, p.combine = c->combine, p.adapt = c->adapt;
     OK(spec_session_open(&s, model, NULL, &p));
-    const int32_t n_accepted = check_text(s, prompt, want, c->drafters);
+    told_drafts t = { .n = n };
+    check_text(s, prompt, want, c->drafters, &t);
+    const int32_t n_accepted = check_counts(s, &t, c->drafters);
     if (strpbrk(c->drafters, "map") && c->adapt == SPEC_ADAPT_OFF && !(c->combine == SPEC_DRAFT_CHOOSE))
         assert_true(n_accepted > N_NEW / 4);
     spec_session_close(s);
@@ -868,13 +904,14 @@ static void check_never_begun(void **state)
     spec_model_close(model);
 }
 
-/* A drafter that could not begin is told so, and begins with the next step; the text waits for it. */
+/* A drafter that could not begin is told so, and begins with the next step; the text waits for it. One in front of it that could is told
+ * nothing twice. */
 static void check_begun_late(void **state)
 {
     (void)state;
     static const int32_t prompt[] = { 7, 3, 1, 5 };
     enum { N = 20 };
-    witness w = { .n_lost = 2 };
+    witness w = { .n_lost = 2 }, front = { 0 };
     int32_t want[N], seq;
     const int32_t *ids;
     size_t n = 0;
@@ -882,10 +919,10 @@ static void check_begun_late(void **state)
     spec_step_result r = { .n_tokens = 0 };
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
-    spec_drafter *d = witness_open(&w, 1);
+    spec_drafter *list[2] = { witness_open(&front, 1), witness_open(&w, 2) };
     support_plain_ids(model, prompt, 4, NULL, N, want);
-    p.n_prompt_step = 64;
-    OK(spec_session_open(&s, model, d, &p));
+    p.n_prompt_step = 64, p.drafters = list, p.n_drafter = 2;
+    OK(spec_session_open(&s, model, NULL, &p));
     OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
     for (int i = 1; i <= 2; i++) {
         FAILS(step_into(s, &r, &seq, 1), SPEC_E_IO, "prefill of the application's drafter failed with E_IO");
@@ -894,12 +931,14 @@ static void check_begun_late(void **state)
     while (n < N) {
         go_on(s, seq, 1);
         check_told(s, seq, &w);
+        check_told(s, seq, &front);
         OK(spec_sequence_ids(s, &ids, &n, seq));
     }
     assert_memory_equal(ids + 4, want, (N - 4) * sizeof *want);
     assert_int_equal(w.n_prefill, 3);
+    assert_int_equal(front.n_prefill, 1);
     spec_session_close(s);
-    spec_drafter_close(d);
+    for (int32_t k = 0; k < 2; k++) spec_drafter_close(list[k]);
     spec_model_close(model);
 }
 
