@@ -426,6 +426,35 @@ static void check_told_once(void **state)
     spec_model_close(model);
 }
 
+/* A tree that was scored before the latest drafts tells nothing of their round. */
+static void check_late(void **state)
+{
+    (void)state;
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = propose };
+    const int32_t prompt = 1, root = 0;
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *d;
+    const spec_tree *tree;
+    int32_t seq;
+    dp.n_draft = N_DRAFTED;
+    OK(spec_drafter_from_ops(&d, &ops, &dp));
+    spec_session *s = open_session(model, &d, 1, 64);
+    OK(spec_sequence_add(s, &seq, &prompt, 1, NULL));
+    for (int late = 0; late < 2; late++) {
+        OK(spec_draft(s, &tree, &seq, 1));
+        OK(spec_score(s, &seq, 1, &tree));
+        if (late) OK(spec_draft(s, &tree, &seq, 1));
+        const uint64_t round = s->outcome.round;
+        assert_true(round > 0);
+        OK(spec_commit(s, seq, &root, 1, 1));
+        assert_true(s->outcome.round == (late ? round : 0) && s->outcome.n_done == !late);
+    }
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 /* ------------------------------------------------------------------------------ what a pass takes --- */
 
 /* Several sequences of a row each may take more than as many rows of one; one sequence is what it is. */
@@ -1129,7 +1158,7 @@ int main(void)
         cmocka_unit_test(check_credit), cmocka_unit_test(check_worst), cmocka_unit_test(check_seen_least),
         cmocka_unit_test(check_first_round), cmocka_unit_test(check_slow_looks),
         cmocka_unit_test(check_union_source), cmocka_unit_test(check_halved),
-        cmocka_unit_test(check_told_once), cmocka_unit_test(check_pass_ms),
+        cmocka_unit_test(check_told_once), cmocka_unit_test(check_late), cmocka_unit_test(check_pass_ms),
     };
     enum { N = sizeof environments / sizeof *environments, N_OTHER = sizeof others / sizeof *others };
     struct CMUnitTest tests[N + N_OTHER];
