@@ -552,7 +552,7 @@ typedef struct spec_request {
     /* What is told. */
     int32_t keep_special;    /* 1: special tokens are written in the text, but for the one that ends it */
     int32_t logprobs;        /* 1: log-probabilities of the emitted tokens, */
-    int32_t n_top;           /* and of so many likeliest ones at each place, at most 20 */
+    int32_t n_top;           /* and of so many likeliest ones at each place, at most 20; needs logprobs */
     /* Which tokens come. */
     float repeat_penalty;    /* of tokens that stand in prompt or output: a positive logit is divided by it, another is multiplied; 0 or
                                 1 = off (CTRL, arXiv 1909.05858, 4.1) */

@@ -380,7 +380,8 @@ static void check_refused(void **state)
     REFUSES(r.sampling.top_p = 1.5f, SPEC_E_INVALID, "top_p");
     REFUSES(r.sampling.min_p = -1, SPEC_E_INVALID, "min_p");
     REFUSES(r.n_predict = -2, SPEC_E_INVALID, "n_predict");
-    REFUSES(r.n_top = 21, SPEC_E_INVALID, "n_top");
+    REFUSES((r.logprobs = 1, r.n_top = 21), SPEC_E_INVALID, "n_top is 21: at most 20");
+    REFUSES(r.n_top = 2, SPEC_E_INVALID, "n_top is 2 without logprobs");
     REFUSES(r.repeat_penalty = -1, SPEC_E_INVALID, "repeat_penalty");
     REFUSES(r.presence_penalty = NAN, SPEC_E_INVALID, "presence_penalty");
     REFUSES(r.n_penalty = -1, SPEC_E_INVALID, "n_penalty");

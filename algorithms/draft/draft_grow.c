@@ -6,76 +6,6 @@
  * the session's rows, where verification finds them. */
 #include "algorithms/draft/draft_model.h"
 
-/* --- passes and rows, for both ways to grow --- */
-
-spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++) {
-        const model_seq *s = &m->seqs[seqs[i]];
-        m->inputs[i] = (speci_exec_input){ .slot = seqs[i], .tree = &s->fed, .n_fed = s->n_fed };
-    }
-    if (m->is_head) SPEC_TRY(speci_draft_give(m, seqs, n));
-    SPEC_TRY(m->exec->kind->forward(m->exec, m->inputs, n, NULL, NULL));
-    for (int32_t i = 0; i < n; i++) m->seqs[seqs[i]].n_fed = m->seqs[seqs[i]].fed.n;
-    return SPEC_OK;
-}
-
-int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
-{
-    const int32_t id = m->vocab.feed ? m->vocab.feed[token] : token;
-    return id < 0 || id >= m->model->n_vocab ? 0 : id;
-}
-
-void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, int32_t q_row, int32_t place)
-{
-    model_rows *r = &m->rows;
-    r->src[*n] = src;
-    r->q_row[*n] = seq * m->d->site->n_q + q_row;
-    r->sampling[*n] = m->seqs[seq].sampling;
-    r->seq[*n] = seq;
-    r->place[(*n)++] = place;
-}
-
-/* The logits of the rows, at the places of the target's ids: row i is the i-th of the list then. */
-static spec_status gather_rows(model_draft *m, int32_t n_row)
-{
-    const speci_draft_site *site = m->d->site;
-    const int32_t n_column = m->vocab.n_q_column, ld = m->exec->n_logit;
-    const spec_gather_args a = { .logits = m->exec->logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
-                                 .column = m->vocab.column, .n_row = n_row, .host_src = m->rows.src };
-    SPEC_TRY(speci_gather(site->ops, site->queue, &a, m->vocab.columns, ld, site->a));
-    for (int32_t i = 0; i < n_row; i++) m->rows.src[i] = i;
-    return SPEC_OK;
-}
-
-/* Rows of one sequence stand together, so there is one call per run of sequences that do the same. */
-spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spec_grow *grow, bool keys, spec_candidate *out)
-{
-    const speci_draft_site *site = m->d->site;
-    const model_rows *r = &m->rows;
-    const int32_t n_column = m->vocab.n_q_column;
-    spec_probs_args probs = { .logits = m->exec->logits, .ld = m->exec->n_logit, .probs = m->vocab.q, .ld_probs = n_column,
-                              .n_probs = n_column };
-    if (m->vocab.columns) {
-        SPEC_TRY(gather_rows(m, n_row));
-        probs.logits = m->vocab.logits, probs.ld = n_column;
-    }
-    probs.n_valid = speci_min32(probs.ld, n_column);
-    for (int32_t i = 0, end; i < n_row; i = end) {
-        const spec_tree_kind kind = m->seqs[r->seq[i]].kind;
-        for (end = i + 1; end < n_row && m->seqs[r->seq[end]].kind == kind;) end++;
-        probs.n_row = end - i;
-        probs.host_src = r->src + i, probs.host_dst = r->q_row + i, probs.host_sampling = r->sampling + i;
-        const spec_draw_args a = { .probs = m->vocab.q, .ld = n_column, .n_vocab = n_column, .n_row = end - i, .k = k,
-                                   .how = speci_builder_how[kind], .distributions = &probs,
-                                   .host_probs_row = r->q_row + i, .grow = grow, .host_slot = r->seq + i,
-                                   .host_place = r->place + i, .host_key = keys ? r->key + i : NULL,
-                                   .host_out = out ? out + (size_t)i * (size_t)k : NULL };
-        SPEC_TRY(site->ops->draw(site->queue, &a));
-    }
-    return SPEC_OK;
-}
-
 /* --- ids ---
  *
  * With another vocabulary the sequence is kept in the drafter's ids, which are only ever appended to: a recurrent state cannot be taken
@@ -223,6 +153,76 @@ speci_draft_lag speci_draft_lag_of(const speci_draft *d, const spec_builder *b, 
     }
     lag.n_pass += n_shared;
     return lag;
+}
+
+/* --- passes and rows, for both ways to grow --- */
+
+spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const model_seq *s = &m->seqs[seqs[i]];
+        m->inputs[i] = (speci_exec_input){ .slot = seqs[i], .tree = &s->fed, .n_fed = s->n_fed };
+    }
+    if (m->is_head) SPEC_TRY(speci_draft_give(m, seqs, n));
+    SPEC_TRY(m->exec->kind->forward(m->exec, m->inputs, n, NULL, NULL));
+    for (int32_t i = 0; i < n; i++) m->seqs[seqs[i]].n_fed = m->seqs[seqs[i]].fed.n;
+    return SPEC_OK;
+}
+
+int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
+{
+    const int32_t id = m->vocab.feed ? m->vocab.feed[token] : token;
+    return id < 0 || id >= m->model->n_vocab ? 0 : id;
+}
+
+void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, int32_t q_row, int32_t place)
+{
+    model_rows *r = &m->rows;
+    r->src[*n] = src;
+    r->q_row[*n] = seq * m->d->site->n_q + q_row;
+    r->sampling[*n] = m->seqs[seq].sampling;
+    r->seq[*n] = seq;
+    r->place[(*n)++] = place;
+}
+
+/* The logits of the rows, at the places of the target's ids: row i is the i-th of the list then. */
+static spec_status gather_rows(model_draft *m, int32_t n_row)
+{
+    const speci_draft_site *site = m->d->site;
+    const int32_t n_column = m->vocab.n_q_column, ld = m->exec->n_logit;
+    const spec_gather_args a = { .logits = m->exec->logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
+                                 .column = m->vocab.column, .n_row = n_row, .host_src = m->rows.src };
+    SPEC_TRY(speci_gather(site->ops, site->queue, &a, m->vocab.columns, ld, site->a));
+    for (int32_t i = 0; i < n_row; i++) m->rows.src[i] = i;
+    return SPEC_OK;
+}
+
+/* Rows of one sequence stand together, so there is one call per run of sequences that do the same. */
+spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spec_grow *grow, bool keys, spec_candidate *out)
+{
+    const speci_draft_site *site = m->d->site;
+    const model_rows *r = &m->rows;
+    const int32_t n_column = m->vocab.n_q_column;
+    spec_probs_args probs = { .logits = m->exec->logits, .ld = m->exec->n_logit, .probs = m->vocab.q, .ld_probs = n_column,
+                              .n_probs = n_column };
+    if (m->vocab.columns) {
+        SPEC_TRY(gather_rows(m, n_row));
+        probs.logits = m->vocab.logits, probs.ld = n_column;
+    }
+    probs.n_valid = speci_min32(probs.ld, n_column);
+    for (int32_t i = 0, end; i < n_row; i = end) {
+        const spec_tree_kind kind = m->seqs[r->seq[i]].kind;
+        for (end = i + 1; end < n_row && m->seqs[r->seq[end]].kind == kind;) end++;
+        probs.n_row = end - i;
+        probs.host_src = r->src + i, probs.host_dst = r->q_row + i, probs.host_sampling = r->sampling + i;
+        const spec_draw_args a = { .probs = m->vocab.q, .ld = n_column, .n_vocab = n_column, .n_row = end - i, .k = k,
+                                   .how = speci_builder_how[kind], .distributions = &probs,
+                                   .host_probs_row = r->q_row + i, .grow = grow, .host_slot = r->seq + i,
+                                   .host_place = r->place + i, .host_key = keys ? r->key + i : NULL,
+                                   .host_out = out ? out + (size_t)i * (size_t)k : NULL };
+        SPEC_TRY(site->ops->draw(site->queue, &a));
+    }
+    return SPEC_OK;
 }
 
 /* --- device memory --- */

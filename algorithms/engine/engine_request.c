@@ -42,6 +42,8 @@ static spec_status check(const spec_model *m, const spec_request *p)
     if (p->n_predict < -1) return speci_fail(SPEC_E_INVALID, "n_predict is %d: -1 is no limit", p->n_predict);
     if (p->n_top < 0 || p->n_top > TOP || p->n_top > m->n_vocab)
         return speci_fail(SPEC_E_INVALID, "n_top is %d: at most %d, and the %d ids there are", p->n_top, (int)TOP, m->n_vocab);
+    if (p->n_top > 0 && !p->logprobs)
+        return speci_fail(SPEC_E_INVALID, "n_top is %d without logprobs: set logprobs to 1 too", p->n_top);
     SPEC_TRY(check_ends(m, p));
     return check_stops(m, p);
 }
