@@ -331,8 +331,8 @@ typedef struct spec_sampling {
 } spec_sampling; /* frozen */
 
 typedef enum spec_verify_rule {
-    SPEC_VERIFY_AUTO = 0,   /* at temperature 0 GREEDY. Else TRAVERSAL for sampled trees (on a chain that is BLOCK), MSS_REPEAT
-                               for trees sampled i.i.d., NAIVE for all others */
+    SPEC_VERIFY_AUTO = 0,   /* at temperature 0 GREEDY. Else for sampled trees TRAVERSAL (on a chain that is BLOCK), or of one level
+                               MSS, for trees sampled i.i.d. MSS_REPEAT, NAIVE for all others */
     SPEC_VERIFY_GREEDY = 1, /* the only rule at temperature 0; E_INVALID at any other */
     SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. For every tree */
     SPEC_VERIFY_CHAIN = 3,  /* chain speculative sampling: accept y with min(1, p/q), else draw from the residual; for

@@ -394,7 +394,7 @@ static void root_distributions(node_distributions *t, const world *w, const shap
     *t = (node_distributions){ .v = w->v, .k = s->k0, .n_row = s->n_drafter, .how = s->how };
     memcpy(t->p, w->p[0], sizeof t->p);
     for (int32_t d = 0; d < MAX_K; d++) memcpy(t->q[d], w->q[d][0], sizeof t->q[d]);
-    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1, NULL)->id;
+    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, false, 1, NULL)->id;
     t->rule = r == SPEC_VERIFY_NAIVE ? POINT : r == SPEC_VERIFY_MSS_REPEAT ? WITH : WITHOUT;
     solve(t);
 }
@@ -555,7 +555,7 @@ static void test_draws(void **state)
     test_random r = { 77 };
     for (int32_t i = 0; i < 20000; i++) {
         shape s = right[i % N_ELEMENTS(right)];
-        s.rule = speci_verify_resolve(s.rule, s.kind, 1, NULL)->id;
+        s.rule = speci_verify_resolve(s.rule, s.kind, false, 1, NULL)->id;
         if (s.rule >= SPEC_VERIFY_BLOCK) s.rule = SPEC_VERIFY_MSS; /* whole paths: test_verify_exact.c */
         world w;
         sampled_tree t, other;
@@ -577,6 +577,38 @@ static void test_draws(void **state)
         assert_int_equal(emit(&a, got), n);
         assert_memory_equal(got, want, (size_t)n * sizeof *got);
     }
+}
+
+static bool emits_alike(spec_verify_args a, spec_verify_rule one, spec_verify_rule other)
+{
+    int32_t first[3], second[3];
+    a.rule = one;
+    const int32_t n = emit(&a, first);
+    a.rule = other;
+    return emit(&a, second) == n && memcmp(first, second, (size_t)n * sizeof *first) == 0;
+}
+
+/* Of sampled trees AUTO verifies those of one level by multi-step sampling, others by traversal, draw for draw. */
+static void test_auto(void **state)
+{
+    (void)state;
+    const shape s = { "auto", 6, 3, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_AUTO, false, false };
+    int32_t n_unlike[2] = { 0 };
+    test_random r = { 91 };
+    for (int32_t i = 0; i < 1000; i++) {
+        world w;
+        sampled_tree t;
+        world_make(&w, &r, &s);
+        tree_draw(&t, &w, &r, &s);
+        for (int32_t flat = 0; flat < 2; flat++) {
+            while (flat && t.parent[t.tree.n - 1] > 0) t.tree.n--;
+            assert_int_equal(speci_tree_is_flat(&t.tree), flat);
+            const spec_verify_args a = args_of(&t, &w, &s, (uint64_t)i + 1, (uint64_t)i * 4);
+            assert_true(emits_alike(a, SPEC_VERIFY_AUTO, flat ? SPEC_VERIFY_MSS : SPEC_VERIFY_TRAVERSAL));
+            n_unlike[flat] += !emits_alike(a, SPEC_VERIFY_MSS, SPEC_VERIFY_TRAVERSAL);
+        }
+    }
+    assert_true(n_unlike[0] > 0 && n_unlike[1] > 0);
 }
 
 static void test_greedy(void **state)
@@ -990,7 +1022,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fixture),        cmocka_unit_test(test_random_distributions), cmocka_unit_test(test_statistics),
-        cmocka_unit_test(test_statistics_see), cmocka_unit_test(test_draws),       cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_statistics_see), cmocka_unit_test(test_draws),       cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_sure_draft),     cmocka_unit_test(test_zero_uniform), cmocka_unit_test(test_nothing_left),
         cmocka_unit_test(test_nothing_left_yet), cmocka_unit_test(test_little_left),
         cmocka_unit_test(test_table),          cmocka_unit_test(test_refused_values), cmocka_unit_test(test_refused_rows),

@@ -309,9 +309,9 @@ static const speci_verify_rule *rule_for(const spec_session *s, const engine_par
     const float temperature = q->request.p.sampling.temperature;
     const bool has_probs = p->probs_round != 0 && p->probs_round == q->proposal.round;
     const spec_tree_kind kind = has_probs ? p->tree.kind : SPEC_TREE_DETERMINISTIC;
-    const speci_verify_rule *v = speci_verify_resolve(rule, kind, temperature, s->ops);
+    const speci_verify_rule *v = speci_verify_resolve(rule, kind, speci_tree_is_flat(&p->tree), temperature, s->ops);
     if (!v || v->greedy || p->tree.n > 1) return v;
-    return speci_verify_resolve(SPEC_VERIFY_AUTO, SPEC_TREE_DETERMINISTIC, temperature, s->ops);
+    return speci_verify_resolve(SPEC_VERIFY_AUTO, SPEC_TREE_DETERMINISTIC, true, temperature, s->ops);
 }
 
 static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verify_rule rule, const speci_verify_rule **out)

@@ -162,6 +162,13 @@ void speci_tree_forget_rows(spec_tree *t)
         if (t->q_row[i] < -1) t->q_row[i] = -1;
 }
 
+bool speci_tree_is_flat(const spec_tree *t)
+{
+    for (int32_t i = 1; i < t->n; i++)
+        if (t->parent[i] != 0) return false;
+    return true;
+}
+
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b)
 {
     return a->n == b->n && memcmp(a->token, b->token, (size_t)a->n * sizeof(int32_t)) == 0 &&

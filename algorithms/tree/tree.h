@@ -11,6 +11,8 @@ bool speci_tree_sampled(spec_tree_kind kind);
 /* Rows of draft distributions stay only where something was drawn from them: a node without children has none. */
 void speci_tree_forget_rows(spec_tree *t);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
+/* Does no node stand below the first level? */
+bool speci_tree_is_flat(const spec_tree *t);
 /* Same nodes at the same places? */
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
 /* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1. Every rule verifies

@@ -94,6 +94,7 @@ struct speci_verify_rule {
     bool greedy;              /* a rule for temperature 0, and for no other */
     bool uses_draft_probs;    /* it divides by the draft distributions that siblings were drawn from */
     uint32_t auto_kinds;      /* bit k: SPEC_VERIFY_AUTO means this rule for trees of spec_tree_kind k; the last one that fits */
+    bool deep;                /* of these only such as have more than one level: on one it accepts what an earlier row does, by more work */
     /* What it would do wrong on such a tree ("would ..."); NULL: nothing, it is lossless there. `chain`: no node has
      * two children. The hook itself may be NULL: lossless for every tree. */
     const char *(*objection)(spec_tree_kind kind, bool chain);
@@ -104,9 +105,9 @@ struct speci_verify_rule {
 
 /* The row of `id`; NULL: no such rule (SPEC_VERIFY_AUTO is none). */
 const speci_verify_rule *speci_verify_find(spec_verify_rule id);
-/* The same, with AUTO taken for the rule that fits trees of this kind at this temperature, and the backend. ops NULL: on plain
- * arrays. */
-const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature,
+/* The same, with AUTO taken for the rule that fits trees of this kind at this temperature, and the backend. flat: no node stands below the
+ * first level. ops NULL: on plain arrays. */
+const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, bool flat, float temperature,
                                               const spec_backend_ops *ops);
 bool speci_verify_runs_on(const speci_verify_rule *rule, const spec_backend_ops *ops);
 

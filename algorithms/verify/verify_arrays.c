@@ -71,7 +71,7 @@ spec_status spec_verify_probs(int32_t *path, int32_t *n_path, int32_t *token, co
     spec_verify_args a = { .struct_size = sizeof a };
     SPEC_TRY(speci_params_read(&a, sizeof a, args, "spec_verify_args"));
     SPEC_TRY(check_args(&a));
-    const speci_verify_rule *rule = speci_verify_resolve(a.rule, a.tree->kind, a.temperature, NULL);
+    const speci_verify_rule *rule = speci_verify_resolve(a.rule, a.tree->kind, speci_tree_is_flat(a.tree), a.temperature, NULL);
     for (int32_t i = 0; i < a.tree->n; i++)
         SPEC_TRY(check_probs(speci_verify_p(&a, i), (size_t)a.n_vocab, "the target's", i, i));
     if (rule->uses_draft_probs) SPEC_TRY(check_draft_probs(&a, rule));

@@ -49,13 +49,15 @@ bool speci_verify_runs_on(const speci_verify_rule *rule, const spec_backend_ops 
 }
 
 /* Later rows accept more. */
-const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature,
+const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, bool flat, float temperature,
                                               const spec_backend_ops *ops)
 {
     if (id != SPEC_VERIFY_AUTO) return speci_verify_find(id);
-    for (int32_t i = N_RULE - 1; i >= 0; i--)
-        if (table[i]->greedy == (temperature == 0) && (table[i]->auto_kinds >> kind & 1) && speci_verify_runs_on(table[i], ops))
-            return table[i];
+    for (int32_t i = N_RULE - 1; i >= 0; i--) {
+        const speci_verify_rule *r = table[i];
+        if (r->greedy != (temperature == 0) || !(r->auto_kinds >> kind & 1) || (r->deep && flat)) continue;
+        if (speci_verify_runs_on(r, ops)) return r;
+    }
     return NULL;
 }
 
@@ -91,7 +93,7 @@ spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule
     if ((uint32_t)tree->kind >= sizeof kinds / sizeof *kinds)
         return speci_fail(SPEC_E_INVALID, "there is no kind of tree %d", (int)tree->kind);
     if (!(temperature >= 0)) return speci_fail(SPEC_E_INVALID, "temperature %g", (double)temperature);
-    const speci_verify_rule *r = speci_verify_resolve(rule, tree->kind, temperature, NULL);
+    const speci_verify_rule *r = speci_verify_resolve(rule, tree->kind, speci_tree_is_flat(tree), temperature, NULL);
     if (!r) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     const bool chain = is_chain(tree);
     const char *wrong = objection(r, tree->kind, chain, temperature);

@@ -187,6 +187,7 @@ const speci_verify_rule speci_verify_traversal = {
     .help = "traversal verification, which decides about whole paths; for sampled trees",
     .uses_draft_probs = true,
     .auto_kinds = 1u << SPEC_TREE_SAMPLED,
+    .deep = true,
     .objection = objection,
     .walk = speci_verify_traversal_walk,
     .device = &speci_verify_by_accept_tree,
