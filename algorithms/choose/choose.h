@@ -22,7 +22,7 @@ typedef struct speci_source {
     speci_asks ever;        /* of all texts */
     speci_asks past, recent; /* of this text since it changed: discounted by asks, and the latest few, which are not in it yet */
     double n_sure;          /* asks, discounted by rounds: how well it is known at present */
-    double known_ms, known_n_seq; /* what its passes for so many sequences take; 0: not known yet */
+    double known_ms, known_n_seq; /* what its passes for so many sequences take, as of the latest choice; 0: not known yet */
     speci_asks seen;        /* what the next round's sequences would get of it; n 0: that is not known. Nothing is accepted yet */
 } speci_source;
 
@@ -93,6 +93,7 @@ typedef struct speci_choice {
     double best_rate;           /* its tokens per millisecond, of all sequences */
     double plain_ms;            /* what a round without drafts takes */
     double once_ms;             /* of the next round's time: its passes are new, its drafters catch up */
+    double expected_ms;         /* all of its time */
     double credit;              /* plain rounds that trials may lose now */
     double reserve;             /* plain rounds that drafting may lose now against plain decoding */
     int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */

@@ -25,8 +25,8 @@ static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 static const double WHOLE_RESERVE = 2, SOME_ASKED = 0.25, LEAST_TRIAL = 0.1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
-/* A round that takes so much longer than usual was disturbed. */
-static const double DISTURBED = 2;
+/* A round that takes so much longer than usual was disturbed; and one that does not count beside others. */
+static const double DISTURBED = 2, MUCH_LONGER = 1.25;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
  * of several sequences for which it holds that nothing else is better: one sequence runs ahead, and the device does not wait. Each time
  * that it still holds at this load they are twice as many, up to the most. */
@@ -61,7 +61,8 @@ int32_t speci_choice_load(int32_t n_seq)
 
 static double target_ms(const speci_choice *c, int32_t n_seq, double n_row) { return c->costs.target(c->costs.arg, n_seq, n_row); }
 
-/* Of `n_seq` sequences on average, which may be less than one. What all sequences of a round cost is asked again and again. */
+/* Of `n_seq` sequences on average, which may be less than one. What all sequences of a round cost is asked again and again: it is known
+ * from a choice to the next, for a builder may make its trees larger or smaller in between. */
 static double draft_ms(const speci_choice *c, int32_t source, double n_seq)
 {
     speci_source *s = &c->sources[source];
@@ -81,11 +82,10 @@ static double round_ms(const speci_choice *c, const speci_outcome *o)
 
 /* The lower quartile of the latest, since what disturbs a round (a kernel is loaded, a pass captured) makes it longer. With few of
  * them `usual` counts as one. */
-static double ratio_of(const speci_ratios *r, double usual)
+static double lower_quartile(const speci_ratios *r, int32_t n, double usual)
 {
-    double ratio[SPECI_RATIOS];
-    const int32_t n = r->n < SPECI_RATIOS ? (int32_t)r->n : SPECI_RATIOS, few = n < SPECI_RATIOS;
-    if (n == 0) return usual;
+    double ratio[SPECI_RATIOS] = { 0 };
+    const int32_t few = n < SPECI_RATIOS;
     for (int32_t i = 0; i < n + few; i++) { /* in order */
         const double one = i < n ? r->ratio[i] : usual;
         int32_t k = i;
@@ -93,6 +93,18 @@ static double ratio_of(const speci_ratios *r, double usual)
         ratio[k] = one;
     }
     return ratio[(n + few) / 4];
+}
+
+/* The mean of those that are not much longer than that: a quartile would favour the arm whose rounds differ most. */
+static double ratio_of(const speci_ratios *r, double usual)
+{
+    const int32_t n = r->n < SPECI_RATIOS ? (int32_t)r->n : SPECI_RATIOS;
+    if (n == 0) return usual;
+    const double quartile = lower_quartile(r, n, usual);
+    double sum = 0, n_summed = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (r->ratio[i] <= MUCH_LONGER * quartile) sum += r->ratio[i], n_summed++;
+    return n_summed > 0 ? sum / n_summed : quartile;
 }
 
 /* At worst, where there are few: they are as those behind them will be, but for one that was disturbed. */
@@ -279,6 +291,7 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     int32_t best = 0;
     const double usual = usual_ratio(c, speci_choice_load(n_seq));
     expect_sources(c, sources);
+    for (int32_t i = 0; i < c->n_source; i++) c->sources[i].known_n_seq = 0;
     for (int32_t i = 0; i < c->n_arm; i++) {
         p[i] = expect(c, i, n_seq, n_seq, sources, usual);
         const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
@@ -289,14 +302,15 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     c->plain_ms = p[0].ms;
     const bool first = c->n_round == 0 || (c->costs.measured && c->arms[0].loads[speci_choice_load(n_seq)].n == 0);
     const int32_t arm = first ? 0 : choose_trial(c, p, sources, n_seq);
-    c->once_ms = p[arm].once_ms;
+    c->once_ms = p[arm].once_ms, c->expected_ms = p[arm].ms + p[arm].once_ms;
     return arm;
 }
 
+/* What disturbed a trial was not the arm's. */
 static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     const double ms = c->costs.measured ? o->ms : round_ms(c, o);
-    const double lost = arm != c->best ? ms - o->n_emitted / c->best_rate : 0;
+    const double lost = arm != c->best ? fmin(ms, DISTURBED * c->expected_ms) - o->n_emitted / c->best_rate : 0;
     if (!(c->plain_ms > 0)) return;
     c->credit = fmax(fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT), -MOST_CREDIT);
     const double gained = arm > 0 ? o->n_emitted / o->n_seq - ms / c->plain_ms : 0;
