@@ -25,6 +25,8 @@ static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 static const double WHOLE_RESERVE = 2, SOME_ASKED = 0.25, LEAST_TRIAL = 0.1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
+/* An arm that was the best stays so for a part of what it may be better: to leave it costs trials, if it was only bad luck. */
+static const double LOYALTY = 0.15;
 /* A round that takes so much longer than usual was disturbed; and one that does not count beside others. */
 static const double DISTURBED = 2, MUCH_LONGER = 1.25;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
@@ -282,6 +284,14 @@ static int32_t choose_trial(speci_choice *c, arm_prospect *p, const speci_prospe
     return arm;
 }
 
+/* Tokens of a sequence per time, as arms are held against one another. */
+static double rate_of(const speci_choice *c, int32_t arm, const arm_prospect *p)
+{
+    const bool stays = arm == c->best;
+    const double n = p->n_emitted + (stays && arm > 0 ? LOYALTY * (p->n_emitted_most - p->n_emitted) : 0);
+    return n / p->ms * (arm == 0 ? PLAIN_THRESHOLD : 1) * (stays ? SWITCH_THRESHOLD : 1);
+}
+
 /* The first round of each load is a plain one, which tells how far step costs are right. */
 static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
 {
@@ -294,7 +304,7 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     for (int32_t i = 0; i < c->n_source; i++) c->sources[i].known_n_seq = 0;
     for (int32_t i = 0; i < c->n_arm; i++) {
         p[i] = expect(c, i, n_seq, n_seq, sources, usual);
-        const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
+        const double rate = rate_of(c, i, &p[i]);
         if (rate > best_rate && is_safe(&p[i], &p[0], n_seq, may_lose(c, &p[i], &p[0]))) best = i, best_rate = rate;
     }
     c->best = best;
