@@ -1,9 +1,9 @@
 /* choose_adapt.c - which way to draft, or none: a session's choice, for all its sequences together (algorithms.md 12, 13, 14).
  *
- * COST takes the arm of most tokens per time. Tokens: what its sources are expected to bring (choose_source.c). Time: what step
- * costs say of its passes, times what its latest rounds took to what they say of those. Another arm is tried where it may be
- * better, as far as credit goes: each millisecond earns a part of itself, and a trial pays what it has lost against the best arm
- * (a conservative bandit: Wu, Shariff, Lattimore and Szepesvari 2016). So trials slow decoding down by that part at most, and an arm
+ * COST takes the arm of most tokens per time. Tokens: what its sources are expected to bring (choose_source.c). Time: what step costs
+ * say of its passes, times what its latest rounds took to what they say of those. Another arm is tried where it may be better, as far as
+ * credit goes: each millisecond earns a part of itself, and a trial pays what it has lost against the best arm (a conservative bandit:
+ * Wu, Shariff, Lattimore and Szepesvari 2016). So trials slow decoding down by that part at most, but for what disturbs them, and an arm
  * that cannot pay with all its drafts accepted is never tried. A reserve does the same against plain decoding: it grows by what drafting
  * gains, and a way to draft that is little known is not taken where one round may lose more than that. Of several sequences a trial asks
  * drafts for as many as that allows, half of them or a quarter and so on: what they bring is known of all then.
@@ -27,7 +27,7 @@ static const double WHOLE_RESERVE = 2, SOME_ASKED = 0.25, LEAST_TRIAL = 0.1;
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* An arm that was the best stays so for a part of what it may be better: to leave it costs trials, if it was only bad luck. */
 static const double LOYALTY = 0.15;
-/* A round that takes so much longer than usual was disturbed; and one that does not count beside others. */
+/* A round of so many times what was expected was disturbed; one of so many times the lower quartile does not count beside others. */
 static const double DISTURBED = 2, MUCH_LONGER = 1.25;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
  * of several sequences for which it holds that nothing else is better: one sequence runs ahead, and the device does not wait. Each time
